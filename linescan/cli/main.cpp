@@ -1,0 +1,77 @@
+// The program's table of commands, and the one place where errors become exit codes.
+
+#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
+
+#include <iostream>
+
+#include "linescan/cli/command.h"
+#include "linescan/version.h"
+
+namespace linescan::cli {
+namespace {
+
+constexpr Command kCommands[] = {
+    {"train", "Train a network and write a run folder with checkpoints and a report", add_train},
+    {"eval", "Accuracy, loss and confusion matrix of a trained run on its test images", add_eval},
+    {"classify", "Name what is on PNG or JPEG images", add_classify},
+    {"forward", "Logits, loss and gradients from files of weights and inputs", add_forward},
+    {"info", "Parameters, GFLOPs and stages of a network", add_info},
+    {"device", "What this machine can do, and the environment variables in force", add_device},
+    {"plan", "How an operator would run a problem here", add_plan},
+    {"check", "Judge the operators against the double-precision reference", add_check},
+    {"bench", "Time operators and networks", add_bench},
+};
+
+int run(int argc, char** argv) {
+  CLI::App app{"Linescan: selective scans for vision, from training to inference"};
+  app.name("linescan");
+  app.set_version_flag("--version", std::string("linescan ") + kVersion);
+  app.require_subcommand(1);
+  app.get_formatter()->column_width(30);
+  for (const Command& command : kCommands)
+    command.add(*app.add_subcommand(command.name, command.summary));
+  try {
+    app.parse(argc, argv);
+    return kGood;
+  } catch (const CLI::Success& success) {  // --help, --version
+    return app.exit(success);
+  } catch (const CLI::ParseError& error) {
+    std::cerr << "linescan: " << error.what() << " (see 'linescan --help')\n";
+    return kBadInput;
+  } catch (const Interrupted& interrupted) {
+    return kSignalBase + interrupted.signal;
+  } catch (const InvalidArgument& error) {
+    std::cerr << "linescan: " << error.what() << '\n';
+    return kBadInput;
+  } catch (const IoError& error) {
+    std::cerr << "linescan: " << error.what() << '\n';
+    return kBadInput;
+  } catch (const Unsupported& error) {
+    std::cerr << "linescan: " << error.what() << '\n';
+    return kBadInput;
+  } catch (const NotFinite& error) {
+    std::cerr << "linescan: " << error.what() << '\n';
+    return kNotFinite;
+  } catch (const std::exception& error) {
+    std::cerr << "linescan: " << error.what() << '\n';
+    return kFailed;
+  }
+}
+
+}  // namespace
+
+void print_json(const nlohmann::json& document) { std::cout << document.dump(2) << '\n'; }
+
+void add_example(CLI::App& command, const char* example) {
+  command.footer(std::string("Example:\n  ") + example);
+}
+
+}  // namespace linescan::cli
+
+int main(int argc, char** argv) {
+  // Standard output belongs to results; everything said on the way goes to standard error.
+  spdlog::set_default_logger(spdlog::stderr_logger_mt("linescan"));
+  spdlog::set_pattern("%v");
+  return linescan::cli::run(argc, argv);
+}

@@ -1,0 +1,20 @@
+// How an operator asks its caller for threads. Operators own no threads: the binding passes
+// at::parallel_for, tests pass loops of their own.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+namespace linescan {
+
+// Calls body(begin, end) for disjoint ranges that together cover [0, count), in any order and on
+// any threads, and returns when all are done.
+using ParallelBody = std::function<void(int64_t begin, int64_t end)>;
+using ParallelFor = std::function<void(int64_t count, const ParallelBody& body)>;
+
+// Everything on the calling thread.
+inline void serial_for(int64_t count, const ParallelBody& body) {
+  if (count > 0) body(0, count);
+}
+
+}  // namespace linescan

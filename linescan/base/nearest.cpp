@@ -29,10 +29,10 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
 }  // namespace
 
 std::string nearest_name(std::string_view name, std::span<const std::string> candidates) {
-  const auto best = std::min_element(
-      candidates.begin(), candidates.end(), [&](const std::string& a, const std::string& b) {
-        return edit_distance(name, a) < edit_distance(name, b);
-      });
+  const auto best = std::min_element(candidates.begin(), candidates.end(),
+                                     [&](const std::string& a, const std::string& b) {
+                                       return edit_distance(name, a) < edit_distance(name, b);
+                                     });
   return best == candidates.end() ? std::string() : *best;
 }
 
@@ -42,7 +42,8 @@ std::string unknown_name(std::string_view kind, std::string_view name,
   if (candidates.empty()) return text;
   text += fmt::format("; did you mean '{}'?", nearest_name(name, candidates));
   constexpr std::size_t kShortList = 12;
-  if (candidates.size() <= kShortList) text += fmt::format(" (known: {})", fmt::join(candidates, ", "));
+  if (candidates.size() <= kShortList)
+    text += fmt::format(" (known: {})", fmt::join(candidates, ", "));
   return text;
 }
 

@@ -16,8 +16,7 @@
 namespace linescan {
 
 // Integers are written "12", numbers "1e-3", lists "2,2,8,2", switches "true" or "false".
-using OptionTarget =
-    std::variant<bool*, int64_t*, double*, std::string*, std::vector<int64_t>*>;
+using OptionTarget = std::variant<bool*, int64_t*, double*, std::string*, std::vector<int64_t>*>;
 
 struct Option {
   std::string name;

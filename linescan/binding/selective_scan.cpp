@@ -1,0 +1,347 @@
+// selective_scan for LibTorch: schema, tensor -> problem, autograd, registration.
+
+#include "linescan/binding/selective_scan.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/autocast_mode.h>
+#include <ATen/ops/empty.h>
+#include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/library.h>
+
+#include "linescan/base/error.h"
+#include "linescan/binding/tensors.h"
+#include "linescan/ops/selective_scan/selective_scan.h"
+
+namespace linescan {
+
+using at::Tensor;
+using OptionalTensor = std::optional<Tensor>;
+using Gradients9 =
+    std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
+
+// ---- Schema ------------------------------------------------------------------------------------
+
+TORCH_LIBRARY_FRAGMENT(linescan, m) {
+  const std::vector<at::Tag> tags = {at::Tag::pt2_compliant_tag};
+  m.def(
+      "selective_scan(Tensor u, Tensor delta, Tensor A, Tensor B, Tensor C, Tensor? D=None, "
+      "Tensor? z=None, Tensor? delta_bias=None, Tensor? initial_state=None, "
+      "bool delta_softplus=False, ScalarType? out_dtype=None) -> (Tensor out, Tensor last_state)",
+      tags);
+  m.def(
+      "selective_scan_backward(Tensor? grad_out, Tensor? grad_last_state, Tensor u, Tensor delta, "
+      "Tensor A, Tensor B, Tensor C, Tensor? D, Tensor? z, Tensor? delta_bias, "
+      "Tensor? initial_state, bool delta_softplus) -> (Tensor u, Tensor delta, Tensor A, Tensor B, "
+      "Tensor C, Tensor D, Tensor z, Tensor delta_bias, Tensor initial_state)",
+      tags);
+  m.def(
+      "selective_scan_step(Tensor u, Tensor delta, Tensor A, Tensor B, Tensor C, Tensor? D=None, "
+      "Tensor? z=None, Tensor? delta_bias=None, bool delta_softplus=False, *, Tensor(a!) state) "
+      "-> Tensor",
+      tags);
+}
+
+namespace {
+
+constexpr std::string_view kName = "selective_scan";
+
+// ---- Tensors to problem ------------------------------------------------------------------------
+
+// B and C without groups have one.
+Tensor with_groups(const Tensor& factor) {
+  return factor.dim() == 3 ? factor.unsqueeze(1) : factor;
+}
+
+// The tensors of a call, kept alive beside the views on them.
+struct Call {
+  Tensor B, C;
+  SelectiveScanProblem problem;
+
+  Call(const Tensor& u, const Tensor& delta, const Tensor& A, const Tensor& B_in,
+       const Tensor& C_in, const OptionalTensor& D, const OptionalTensor& z,
+       const OptionalTensor& delta_bias, const OptionalTensor& initial_state, bool delta_softplus)
+      : B(with_groups(B_in)), C(with_groups(C_in)) {
+    const auto view = [&](const char* argument, const auto& tensor) {
+      if constexpr (std::is_same_v<std::decay_t<decltype(tensor)>, Tensor>)
+        expect_device(kName, argument, tensor, u.device());
+      else if (tensor && tensor->defined())
+        expect_device(kName, argument, *tensor, u.device());
+      return view_of(kName, argument, tensor);
+    };
+    problem.u = view("u", u);
+    problem.delta = view("delta", delta);
+    problem.A = view("A", A);
+    problem.B = view("B", B);
+    problem.C = view("C", C);
+    problem.D = view("D", D);
+    problem.z = view("z", z);
+    problem.delta_bias = view("delta_bias", delta_bias);
+    problem.initial_state = view("initial_state", initial_state);
+    problem.delta_softplus = delta_softplus;
+    check(problem);
+  }
+};
+
+std::tuple<Tensor, Tensor> empty_results(const Tensor& u, const Tensor& A,
+                                         std::optional<at::ScalarType> out_dtype) {
+  const at::ScalarType state = u.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  return {
+      empty_as(u, out_dtype.value_or(u.scalar_type())),
+      at::empty_symint({u.sym_size(0), u.sym_size(1), A.sym_size(1)}, u.options().dtype(state))};
+}
+
+template <class Run>
+void with_workspace(const SelectiveScanProblem& problem, Pass pass, const Run& run) {
+  const SelectiveScanPlan plan = linescan::plan(size_of(problem), pass, at::get_num_threads());
+  const Tensor workspace = at::empty({plan.workspace_bytes}, at::kByte);
+  run(plan, static_cast<std::byte*>(workspace.data_ptr()), torch_parallel_for());
+}
+
+std::tuple<Tensor, Tensor> forward_cpu(const Tensor& u, const Tensor& delta, const Tensor& A,
+                                       const Tensor& B, const Tensor& C, const OptionalTensor& D,
+                                       const OptionalTensor& z, const OptionalTensor& delta_bias,
+                                       const OptionalTensor& initial_state, bool delta_softplus,
+                                       std::optional<at::ScalarType> out_dtype) {
+  Call call(u, delta, A, B, C, D, z, delta_bias, initial_state, delta_softplus);
+  auto [out, last_state] = empty_results(u, A, out_dtype);
+  call.problem.out = view_of(kName, "out", out);
+  call.problem.last_state = view_of(kName, "last_state", last_state);
+  with_workspace(call.problem, Pass::kForward,
+                 [&](auto&&... run) { forward(call.problem, run...); });
+  return {out, last_state};
+}
+
+Gradients9 empty_gradients(const Tensor& u, const Tensor& delta, const Tensor& A, const Tensor& B,
+                           const Tensor& C, const OptionalTensor& D, const OptionalTensor& z,
+                           const OptionalTensor& delta_bias, const OptionalTensor& initial_state) {
+  // Sums over the batch are written in row-major order; the others follow their inputs.
+  const auto contiguous = [](const OptionalTensor& tensor) {
+    return tensor && tensor->defined() ? at::empty_symint(tensor->sym_sizes(), tensor->options())
+                                       : gradient_like(tensor);
+  };
+  return {gradient_like(u), gradient_like(delta),   contiguous(A),
+          contiguous(B),    contiguous(C),          contiguous(D),
+          gradient_like(z), contiguous(delta_bias), contiguous(initial_state)};
+}
+
+Gradients9 backward_cpu(const OptionalTensor& grad_out, const OptionalTensor& grad_last_state,
+                        const Tensor& u, const Tensor& delta, const Tensor& A, const Tensor& B,
+                        const Tensor& C, const OptionalTensor& D, const OptionalTensor& z,
+                        const OptionalTensor& delta_bias, const OptionalTensor& initial_state,
+                        bool delta_softplus) {
+  Call call(u, delta, A, B, C, D, z, delta_bias, initial_state, delta_softplus);
+  auto results = empty_gradients(u, delta, A, B, C, D, z, delta_bias, initial_state);
+  auto& [gu, gdelta, gA, gB, gC, gD, gz, gbias, ginitial] = results;
+  const Tensor gB_groups = with_groups(gB), gC_groups = with_groups(gC);
+  const auto wanted = [](const TensorView& input, const Tensor& gradient) {
+    return input ? view_of(kName, "gradient", gradient) : TensorView{};
+  };
+  const SelectiveScanProblem& p = call.problem;
+  const SelectiveScanGradients gradients{
+      .out = view_of(kName, "grad_out", grad_out),
+      .last_state = view_of(kName, "grad_last_state", grad_last_state),
+      .u = wanted(p.u, gu),
+      .delta = wanted(p.delta, gdelta),
+      .A = wanted(p.A, gA),
+      .B = wanted(p.B, gB_groups),
+      .C = wanted(p.C, gC_groups),
+      .D = wanted(p.D, gD),
+      .delta_bias = wanted(p.delta_bias, gbias),
+      .z = wanted(p.z, gz),
+      .initial_state = wanted(p.initial_state, ginitial)};
+  with_workspace(p, Pass::kBackward, [&](auto&&... run) { backward(p, gradients, run...); });
+  return results;
+}
+
+Tensor step_cpu(const Tensor& u, const Tensor& delta, const Tensor& A, const Tensor& B,
+                const Tensor& C, const OptionalTensor& D, const OptionalTensor& z,
+                const OptionalTensor& delta_bias, bool delta_softplus, Tensor& state) {
+  if (u.dim() != 2)
+    throw_error<InvalidArgument>(
+        "selective_scan_step: u has {} dimensions, expected [batch, channels]", u.dim());
+  // One token is a sequence of length 1. [channels, states] factors stay; varying ones have a batch
+  // dimension that equals u's, and two dimensions more or one.
+  const bool constant_B = B.dim() == 2 && B.size(0) == u.size(1) && B.size(0) != u.size(0);
+  const bool constant_C = C.dim() == 2 && C.size(0) == u.size(1) && C.size(0) != u.size(0);
+  const auto in_time = [](const Tensor& tensor) { return tensor.unsqueeze(-1); };
+  const OptionalTensor z_in_time = z && z->defined() ? OptionalTensor(in_time(*z)) : z;
+  const Tensor u_in_time = in_time(u), delta_in_time = in_time(delta);
+  Call call(u_in_time, delta_in_time, A, constant_B ? B : in_time(B), constant_C ? C : in_time(C),
+            D, z_in_time, delta_bias, state, delta_softplus);
+  Tensor out = empty_as(u, u.scalar_type());
+  const Tensor out_in_time = in_time(out);
+  call.problem.out = view_of(kName, "out", out_in_time);
+  call.problem.last_state = call.problem.initial_state;
+  with_workspace(call.problem, Pass::kForward,
+                 [&](auto&&... run) { forward(call.problem, run...); });
+  return out;
+}
+
+// ---- Meta: shapes without data, for torch.compile ------------------------------------------------
+
+// Sizes that are symbols cannot be checked while tracing; the kernel checks them when it runs.
+template <class... Tensors>
+void check_if_known(const Tensor& u, const Tensors&... arguments) {
+  if (!u.unsafeGetTensorImpl()->has_symbolic_sizes_strides() &&
+      !std::get<0>(std::tie(arguments...)).unsafeGetTensorImpl()->has_symbolic_sizes_strides())
+    Call(u, arguments...);
+}
+
+std::tuple<Tensor, Tensor> forward_meta(const Tensor& u, const Tensor& delta, const Tensor& A,
+                                        const Tensor& B, const Tensor& C, const OptionalTensor& D,
+                                        const OptionalTensor& z, const OptionalTensor& delta_bias,
+                                        const OptionalTensor& initial_state, bool delta_softplus,
+                                        std::optional<at::ScalarType> out_dtype) {
+  check_if_known(u, delta, A, B, C, D, z, delta_bias, initial_state, delta_softplus);
+  return empty_results(u, A, out_dtype);
+}
+
+Gradients9 backward_meta(const OptionalTensor&, const OptionalTensor&, const Tensor& u,
+                         const Tensor& delta, const Tensor& A, const Tensor& B, const Tensor& C,
+                         const OptionalTensor& D, const OptionalTensor& z,
+                         const OptionalTensor& delta_bias, const OptionalTensor& initial_state,
+                         bool) {
+  return empty_gradients(u, delta, A, B, C, D, z, delta_bias, initial_state);
+}
+
+Tensor step_meta(const Tensor& u, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
+                 const OptionalTensor&, const OptionalTensor&, const OptionalTensor&, bool,
+                 Tensor&) {
+  return empty_as(u, u.scalar_type());
+}
+
+// ---- Autograd ----------------------------------------------------------------------------------
+
+Tensor or_undefined(const OptionalTensor& tensor) { return tensor.value_or(Tensor()); }
+OptionalTensor or_nothing(const Tensor& tensor) {
+  return tensor.defined() ? OptionalTensor(tensor) : std::nullopt;
+}
+
+class SelectiveScanFunction : public torch::autograd::Function<SelectiveScanFunction> {
+ public:
+  static torch::autograd::variable_list forward(
+      torch::autograd::AutogradContext* ctx, const Tensor& u, const Tensor& delta, const Tensor& A,
+      const Tensor& B, const Tensor& C, const OptionalTensor& D, const OptionalTensor& z,
+      const OptionalTensor& delta_bias, const OptionalTensor& initial_state, bool delta_softplus,
+      std::optional<at::ScalarType> out_dtype) {
+    at::AutoDispatchBelowADInplaceOrView below;
+    auto [out, last_state] = selective_scan(u, delta, A, B, C, D, z, delta_bias, initial_state,
+                                            delta_softplus, out_dtype);
+    ctx->save_for_backward({u, delta, A, B, C, or_undefined(D), or_undefined(z),
+                            or_undefined(delta_bias), or_undefined(initial_state)});
+    ctx->saved_data["delta_softplus"] = delta_softplus;
+    ctx->set_materialize_grads(false);
+    return {out, last_state};
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
+                                                 torch::autograd::variable_list grads) {
+    static const auto op = c10::Dispatcher::singleton()
+                               .findSchemaOrThrow("linescan::selective_scan_backward", "")
+                               .typed<decltype(backward_cpu)>();
+    const auto saved = ctx->get_saved_variables();
+    auto [u, delta, A, B, C, D, z, delta_bias, initial_state] =
+        op.call(or_nothing(grads[0]), or_nothing(grads[1]), saved[0], saved[1], saved[2], saved[3],
+                saved[4], or_nothing(saved[5]), or_nothing(saved[6]), or_nothing(saved[7]),
+                or_nothing(saved[8]), ctx->saved_data["delta_softplus"].toBool());
+    const auto if_given = [&](std::size_t input, const Tensor& gradient) {
+      return saved[input].defined() ? gradient : Tensor();
+    };
+    return {u,
+            delta,
+            A,
+            B,
+            C,
+            if_given(5, D),
+            if_given(6, z),
+            if_given(7, delta_bias),
+            if_given(8, initial_state),
+            Tensor(),
+            Tensor()};
+  }
+};
+
+std::tuple<Tensor, Tensor> forward_autograd(const Tensor& u, const Tensor& delta, const Tensor& A,
+                                            const Tensor& B, const Tensor& C,
+                                            const OptionalTensor& D, const OptionalTensor& z,
+                                            const OptionalTensor& delta_bias,
+                                            const OptionalTensor& initial_state,
+                                            bool delta_softplus,
+                                            std::optional<at::ScalarType> out_dtype) {
+  auto results = SelectiveScanFunction::apply(u, delta, A, B, C, D, z, delta_bias, initial_state,
+                                              delta_softplus, out_dtype);
+  return {results[0], results[1]};
+}
+
+// Autocast casts the data and leaves the recurrence's parameters in float32.
+template <c10::DeviceType kDevice, c10::DispatchKey kKey>
+std::tuple<Tensor, Tensor> forward_autocast(const Tensor& u, const Tensor& delta, const Tensor& A,
+                                            const Tensor& B, const Tensor& C,
+                                            const OptionalTensor& D, const OptionalTensor& z,
+                                            const OptionalTensor& delta_bias,
+                                            const OptionalTensor& initial_state,
+                                            bool delta_softplus,
+                                            std::optional<at::ScalarType> out_dtype) {
+  c10::impl::ExcludeDispatchKeyGuard no_autocast(kKey);
+  const at::ScalarType type = at::autocast::get_autocast_dtype(kDevice);
+  const auto data = [&](const auto& tensor) {
+    return at::autocast::cached_cast(type, tensor, kDevice);
+  };
+  const auto parameter = [&](const auto& tensor) {
+    return at::autocast::cached_cast(at::kFloat, tensor, kDevice);
+  };
+  return selective_scan(data(u), data(delta), parameter(A), data(B), data(C), parameter(D), data(z),
+                        parameter(delta_bias), parameter(initial_state), delta_softplus, out_dtype);
+}
+
+// ---- Registration ------------------------------------------------------------------------------
+
+TORCH_LIBRARY_IMPL(linescan, CPU, m) {
+  m.impl("selective_scan", forward_cpu);
+  m.impl("selective_scan_backward", backward_cpu);
+  m.impl("selective_scan_step", step_cpu);
+}
+TORCH_LIBRARY_IMPL(linescan, Meta, m) {
+  m.impl("selective_scan", forward_meta);
+  m.impl("selective_scan_backward", backward_meta);
+  m.impl("selective_scan_step", step_meta);
+}
+TORCH_LIBRARY_IMPL(linescan, Autograd, m) {
+  m.impl("selective_scan", forward_autograd);
+  // Second derivatives and derivatives of a step: a clear error, never silently zero.
+  m.impl("selective_scan_backward", torch::autograd::autogradNotImplementedFallback());
+  m.impl("selective_scan_step", torch::autograd::autogradNotImplementedFallback());
+}
+TORCH_LIBRARY_IMPL(linescan, AutocastCPU, m) {
+  m.impl("selective_scan", forward_autocast<c10::DeviceType::CPU, c10::DispatchKey::AutocastCPU>);
+}
+TORCH_LIBRARY_IMPL(linescan, AutocastCUDA, m) {
+  m.impl("selective_scan", forward_autocast<c10::DeviceType::CUDA, c10::DispatchKey::AutocastCUDA>);
+}
+
+}  // namespace
+
+// ---- C++ interface: through the dispatcher, as from Python ---------------------------------------
+
+std::tuple<Tensor, Tensor> selective_scan(const Tensor& u, const Tensor& delta, const Tensor& A,
+                                          const Tensor& B, const Tensor& C, const OptionalTensor& D,
+                                          const OptionalTensor& z, const OptionalTensor& delta_bias,
+                                          const OptionalTensor& initial_state, bool delta_softplus,
+                                          std::optional<at::ScalarType> out_dtype) {
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow("linescan::selective_scan", "")
+                             .typed<decltype(forward_cpu)>();
+  return op.call(u, delta, A, B, C, D, z, delta_bias, initial_state, delta_softplus, out_dtype);
+}
+
+Tensor selective_scan_step(const Tensor& u, const Tensor& delta, const Tensor& A, const Tensor& B,
+                           const Tensor& C, const OptionalTensor& D, const OptionalTensor& z,
+                           const OptionalTensor& delta_bias, bool delta_softplus, Tensor& state) {
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow("linescan::selective_scan_step", "")
+                             .typed<decltype(step_cpu)>();
+  return op.call(u, delta, A, B, C, D, z, delta_bias, delta_softplus, state);
+}
+
+}  // namespace linescan

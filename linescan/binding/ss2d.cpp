@@ -1,0 +1,289 @@
+// ss2d for LibTorch: schema, tensor -> problem, autograd, registration.
+//
+// ss2d(x, ...) = one matrix product for the projections of all routes (ATen, differentiable as it
+// is) followed by linescan::ss2d_scan, the operator of ops/ss2d.
+
+#include "linescan/binding/ss2d.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/autocast_mode.h>
+#include <ATen/ops/bmm.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/linear.h>
+#include <fmt/ostream.h>
+#include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/library.h>
+
+#include "linescan/base/error.h"
+#include "linescan/binding/tensors.h"
+#include "linescan/ops/ss2d/ss2d.h"
+
+namespace linescan {
+
+using at::Tensor;
+using OptionalTensor = std::optional<Tensor>;
+using Gradients6 = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
+
+// ---- Schema ------------------------------------------------------------------------------------
+
+TORCH_LIBRARY_FRAGMENT(linescan, m) {
+  const std::vector<at::Tag> tags = {at::Tag::pt2_compliant_tag};
+  m.def(
+      "ss2d(Tensor x, Tensor x_proj_weight, Tensor? x_proj_bias, Tensor dt_proj_weight, "
+      "Tensor dt_proj_bias, Tensor A_log, Tensor D, int[] routes, ScalarType? out_dtype=None) -> "
+      "Tensor",
+      tags);
+  m.def(
+      "ss2d_scan(Tensor x, Tensor projection, Tensor dt_proj_weight, Tensor dt_proj_bias, "
+      "Tensor A_log, Tensor D, int[] routes, ScalarType? out_dtype=None) -> Tensor",
+      tags);
+  m.def(
+      "ss2d_scan_backward(Tensor grad_out, Tensor x, Tensor projection, Tensor dt_proj_weight, "
+      "Tensor dt_proj_bias, Tensor A_log, Tensor D, int[] routes) -> (Tensor x, Tensor projection, "
+      "Tensor dt_proj_weight, Tensor dt_proj_bias, Tensor A_log, Tensor D)",
+      tags);
+}
+
+namespace {
+
+constexpr std::string_view kName = "ss2d";
+
+// ---- Tensors to problem ------------------------------------------------------------------------
+
+// The operator wants rows that follow each other; anything else is made contiguous, once.
+Tensor with_even_rows(const Tensor& plane) {
+  if (plane.dim() != 4 || plane.size(2) <= 1 || plane.stride(2) == plane.size(3) * plane.stride(3))
+    return plane;
+  return plane.contiguous(plane.suggest_memory_format());
+}
+
+// The tensors of a call, kept alive beside the views on them.
+struct Call {
+  Tensor x, projection, dt_weight, dt_bias, A_log, D;
+  std::vector<int64_t> routes;
+  Ss2dProblem problem;
+
+  Call(const Tensor& x_in, const Tensor& projection_in, const Tensor& dt_weight_in,
+       const Tensor& dt_bias_in, const Tensor& A_log_in, const Tensor& D_in,
+       at::IntArrayRef routes_in)
+      : x(with_even_rows(x_in)),
+        projection(projection_in.contiguous()),
+        dt_weight(dt_weight_in.contiguous()),
+        dt_bias(dt_bias_in.contiguous()),
+        A_log(A_log_in.contiguous()),
+        D(D_in.contiguous()),
+        routes(routes_in.begin(), routes_in.end()) {
+    const auto view = [&](const char* argument, const Tensor& tensor) {
+      expect_device(kName, argument, tensor, x.device());
+      return view_of(kName, argument, tensor);
+    };
+    problem.x = view("x", x);
+    problem.projection = view("projection", projection);
+    problem.dt_weight = view("dt_proj_weight", dt_weight);
+    problem.dt_bias = view("dt_proj_bias", dt_bias);
+    problem.A_log = view("A_log", A_log);
+    problem.D = view("D", D);
+    problem.routes = routes.data();
+    problem.route_count = static_cast<int64_t>(routes.size());
+    check(problem);
+  }
+};
+
+template <class Run>
+void with_workspace(const Ss2dProblem& problem, Pass pass, const Run& run) {
+  const Ss2dPlan plan = linescan::plan(size_of(problem), pass, at::get_num_threads());
+  const Tensor workspace = at::empty({plan.workspace_bytes}, at::kByte);
+  run(plan, static_cast<std::byte*>(workspace.data_ptr()), torch_parallel_for());
+}
+
+Tensor scan_cpu(const Tensor& x, const Tensor& projection, const Tensor& dt_weight,
+                const Tensor& dt_bias, const Tensor& A_log, const Tensor& D, at::IntArrayRef routes,
+                std::optional<at::ScalarType> out_dtype) {
+  Call call(x, projection, dt_weight, dt_bias, A_log, D, routes);
+  const Tensor out = empty_as(call.x, out_dtype.value_or(x.scalar_type()));
+  call.problem.out = view_of(kName, "out", out);
+  with_workspace(call.problem, Pass::kForward,
+                 [&](auto&&... run) { forward(call.problem, run...); });
+  return out;
+}
+
+Gradients6 empty_gradients(const Tensor& x, const Tensor& projection, const Tensor& dt_weight,
+                           const Tensor& dt_bias, const Tensor& A_log, const Tensor& D) {
+  const auto contiguous = [](const Tensor& tensor) {
+    return at::empty_symint(tensor.sym_sizes(), tensor.options());
+  };
+  return {empty_as(x, x.scalar_type()), contiguous(projection), contiguous(dt_weight),
+          contiguous(dt_bias),          contiguous(A_log),      contiguous(D)};
+}
+
+Gradients6 scan_backward_cpu(const Tensor& grad_out, const Tensor& x, const Tensor& projection,
+                             const Tensor& dt_weight, const Tensor& dt_bias, const Tensor& A_log,
+                             const Tensor& D, at::IntArrayRef routes) {
+  const Call call(x, projection, dt_weight, dt_bias, A_log, D, routes);
+  const Tensor upstream = with_even_rows(grad_out);
+  auto results = empty_gradients(call.x, projection, dt_weight, dt_bias, A_log, D);
+  auto& [gx, gprojection, gdt_weight, gdt_bias, gA_log, gD] = results;
+  const auto view = [](const Tensor& tensor) { return view_of(kName, "gradient", tensor); };
+  const Ss2dGradients gradients{view(upstream), view(gx),     view(gprojection), view(gdt_weight),
+                                view(gdt_bias), view(gA_log), view(gD)};
+  with_workspace(call.problem, Pass::kBackward,
+                 [&](auto&&... run) { backward(call.problem, gradients, run...); });
+  return results;
+}
+
+// ---- Meta: shapes without data, for torch.compile ------------------------------------------------
+
+Tensor scan_meta(const Tensor& x, const Tensor& projection, const Tensor& dt_weight,
+                 const Tensor& dt_bias, const Tensor& A_log, const Tensor& D,
+                 at::IntArrayRef routes, std::optional<at::ScalarType> out_dtype) {
+  // Sizes that are symbols cannot be checked while tracing; the kernel checks them when it runs.
+  const auto known = [](const Tensor& tensor) {
+    return !tensor.unsafeGetTensorImpl()->has_symbolic_sizes_strides();
+  };
+  if (known(x) && known(projection)) Call(x, projection, dt_weight, dt_bias, A_log, D, routes);
+  return empty_as(x, out_dtype.value_or(x.scalar_type()));
+}
+
+Gradients6 scan_backward_meta(const Tensor&, const Tensor& x, const Tensor& projection,
+                              const Tensor& dt_weight, const Tensor& dt_bias, const Tensor& A_log,
+                              const Tensor& D, at::IntArrayRef) {
+  return empty_gradients(x, projection, dt_weight, dt_bias, A_log, D);
+}
+
+// ---- Autograd ----------------------------------------------------------------------------------
+
+const auto& scan_op() {
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow("linescan::ss2d_scan", "")
+                             .typed<decltype(scan_cpu)>();
+  return op;
+}
+
+class Ss2dScanFunction : public torch::autograd::Function<Ss2dScanFunction> {
+ public:
+  static Tensor forward(torch::autograd::AutogradContext* ctx, const Tensor& x,
+                        const Tensor& projection, const Tensor& dt_weight, const Tensor& dt_bias,
+                        const Tensor& A_log, const Tensor& D, at::IntArrayRef routes,
+                        std::optional<at::ScalarType> out_dtype) {
+    at::AutoDispatchBelowADInplaceOrView below;
+    ctx->save_for_backward({x, projection, dt_weight, dt_bias, A_log, D});
+    ctx->saved_data["routes"] = routes.vec();
+    return scan_op().call(x, projection, dt_weight, dt_bias, A_log, D, routes, out_dtype);
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
+                                                 torch::autograd::variable_list grads) {
+    static const auto op = c10::Dispatcher::singleton()
+                               .findSchemaOrThrow("linescan::ss2d_scan_backward", "")
+                               .typed<decltype(scan_backward_cpu)>();
+    const auto saved = ctx->get_saved_variables();
+    auto [x, projection, dt_weight, dt_bias, A_log, D] =
+        op.call(grads[0], saved[0], saved[1], saved[2], saved[3], saved[4], saved[5],
+                ctx->saved_data["routes"].toIntVector());
+    return {x, projection, dt_weight, dt_bias, A_log, D, Tensor(), Tensor()};
+  }
+};
+
+Tensor scan_autograd(const Tensor& x, const Tensor& projection, const Tensor& dt_weight,
+                     const Tensor& dt_bias, const Tensor& A_log, const Tensor& D,
+                     at::IntArrayRef routes, std::optional<at::ScalarType> out_dtype) {
+  return Ss2dScanFunction::apply(x, projection, dt_weight, dt_bias, A_log, D, routes, out_dtype);
+}
+
+// ---- The whole operator ------------------------------------------------------------------------
+
+void check_projection(const Tensor& x, const Tensor& weight, const OptionalTensor& bias) {
+  if (x.dim() != 4)
+    throw_error<InvalidArgument>(
+        "ss2d: x has {} dimensions, expected [batch, channels, height, width]", x.dim());
+  if (weight.dim() != 3 || weight.sym_size(2) != x.sym_size(1))
+    throw_error<InvalidArgument>(
+        "ss2d: x_proj_weight has shape {}, expected [routes, rank + 2 * states, channels] with the "
+        "channels of x",
+        fmt::streamed(weight.sym_sizes()));
+  if (bias && bias->defined() &&
+      (bias->dim() != 2 || bias->sym_size(0) != weight.sym_size(0) ||
+       bias->sym_size(1) != weight.sym_size(1)))
+    throw_error<InvalidArgument>(
+        "ss2d: x_proj_bias has shape {}, expected [routes, rank + 2 * states] as x_proj_weight",
+        fmt::streamed(bias->sym_sizes()));
+}
+
+Tensor ss2d_composite(const Tensor& x, const Tensor& x_proj_weight,
+                      const OptionalTensor& x_proj_bias, const Tensor& dt_weight,
+                      const Tensor& dt_bias, const Tensor& A_log, const Tensor& D,
+                      at::IntArrayRef routes, std::optional<at::ScalarType> out_dtype) {
+  check_projection(x, x_proj_weight, x_proj_bias);
+  const Tensor weight = x_proj_weight.flatten(0, 1).to(x.scalar_type());  // [K (R + 2 N), channels]
+  const OptionalTensor bias = x_proj_bias && x_proj_bias->defined()
+                                  ? OptionalTensor(x_proj_bias->flatten().to(x.scalar_type()))
+                                  : std::nullopt;
+  const Tensor rows = x.flatten(2).transpose(1, 2);  // [batch, pixels, channels]
+  Tensor projection;
+  if (rows.is_contiguous()) {
+    projection = at::linear(rows, weight, bias);
+  } else {  // a batched product reads the planes where they lie; linear would turn them round first
+    projection = at::bmm(rows, weight.t().unsqueeze(0).expand_symint(
+                                   {x.sym_size(0), weight.sym_size(1), weight.sym_size(0)}));
+    if (bias) projection = projection + *bias;
+  }
+  return scan_op().call(x, projection, dt_weight, dt_bias, A_log, D, routes, out_dtype);
+}
+
+// Autocast casts the data and the projections and leaves the recurrence's parameters in float32.
+template <c10::DeviceType kDevice, c10::DispatchKey kKey>
+Tensor ss2d_autocast(const Tensor& x, const Tensor& x_proj_weight,
+                     const OptionalTensor& x_proj_bias, const Tensor& dt_weight,
+                     const Tensor& dt_bias, const Tensor& A_log, const Tensor& D,
+                     at::IntArrayRef routes, std::optional<at::ScalarType> out_dtype) {
+  c10::impl::ExcludeDispatchKeyGuard no_autocast(kKey);
+  const at::ScalarType type = at::autocast::get_autocast_dtype(kDevice);
+  const auto data = [&](const auto& tensor) {
+    return at::autocast::cached_cast(type, tensor, kDevice);
+  };
+  const auto parameter = [&](const auto& tensor) {
+    return at::autocast::cached_cast(at::kFloat, tensor, kDevice);
+  };
+  return ss2d(data(x), data(x_proj_weight), data(x_proj_bias), data(dt_weight), parameter(dt_bias),
+              parameter(A_log), parameter(D), routes, out_dtype);
+}
+
+// ---- Registration ------------------------------------------------------------------------------
+
+TORCH_LIBRARY_IMPL(linescan, CompositeImplicitAutograd, m) { m.impl("ss2d", ss2d_composite); }
+TORCH_LIBRARY_IMPL(linescan, CPU, m) {
+  m.impl("ss2d_scan", scan_cpu);
+  m.impl("ss2d_scan_backward", scan_backward_cpu);
+}
+TORCH_LIBRARY_IMPL(linescan, Meta, m) {
+  m.impl("ss2d_scan", scan_meta);
+  m.impl("ss2d_scan_backward", scan_backward_meta);
+}
+TORCH_LIBRARY_IMPL(linescan, Autograd, m) {
+  m.impl("ss2d_scan", scan_autograd);
+  // Second derivatives: a clear error, never silently zero.
+  m.impl("ss2d_scan_backward", torch::autograd::autogradNotImplementedFallback());
+}
+TORCH_LIBRARY_IMPL(linescan, AutocastCPU, m) {
+  m.impl("ss2d", ss2d_autocast<c10::DeviceType::CPU, c10::DispatchKey::AutocastCPU>);
+}
+TORCH_LIBRARY_IMPL(linescan, AutocastCUDA, m) {
+  m.impl("ss2d", ss2d_autocast<c10::DeviceType::CUDA, c10::DispatchKey::AutocastCUDA>);
+}
+
+}  // namespace
+
+// ---- C++ interface: through the dispatcher, as from Python ---------------------------------------
+
+Tensor ss2d(const Tensor& x, const Tensor& x_proj_weight, const OptionalTensor& x_proj_bias,
+            const Tensor& dt_proj_weight, const Tensor& dt_proj_bias, const Tensor& A_log,
+            const Tensor& D, at::IntArrayRef routes, std::optional<at::ScalarType> out_dtype) {
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow("linescan::ss2d", "")
+                             .typed<decltype(ss2d_composite)>();
+  return op.call(x, x_proj_weight, x_proj_bias, dt_proj_weight, dt_proj_bias, A_log, D, routes,
+                 out_dtype);
+}
+
+}  // namespace linescan

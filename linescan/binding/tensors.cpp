@@ -1,0 +1,70 @@
+#include "linescan/binding/tensors.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+
+#include "linescan/base/error.h"
+
+namespace linescan {
+namespace {
+
+std::optional<DType> dtype_of(at::ScalarType type) {
+  switch (type) {
+    case at::kFloat:
+      return DType::kFloat32;
+    case at::kDouble:
+      return DType::kFloat64;
+    case at::kHalf:
+      return DType::kFloat16;
+    case at::kBFloat16:
+      return DType::kBFloat16;
+    default:
+      return std::nullopt;
+  }
+}
+
+}  // namespace
+
+TensorView view_of(std::string_view op, std::string_view argument, const at::Tensor& tensor) {
+  const std::optional<DType> dtype = dtype_of(tensor.scalar_type());
+  if (!dtype)
+    throw_error<InvalidArgument>("{}: {} is {}, expected float32, float16, bfloat16 or float64", op,
+                                 argument, c10::toString(tensor.scalar_type()));
+  if (tensor.dim() > Shape::kMaxRank)
+    throw_error<InvalidArgument>("{}: {} has {} dimensions, expected at most {}", op, argument,
+                                 tensor.dim(), Shape::kMaxRank);
+  TensorView view;
+  view.data = tensor.data_ptr();
+  view.dtype = *dtype;
+  for (int64_t size : tensor.sizes()) view.shape.push_back(size);
+  for (int64_t stride : tensor.strides()) view.strides.push_back(stride);
+  view.defined = true;
+  return view;
+}
+
+TensorView view_of(std::string_view op, std::string_view argument,
+                   const std::optional<at::Tensor>& tensor) {
+  return tensor && tensor->defined() ? view_of(op, argument, *tensor) : TensorView{};
+}
+
+void expect_device(std::string_view op, std::string_view argument, const at::Tensor& tensor,
+                   c10::Device expected) {
+  if (tensor.device() == expected) return;
+  throw_error<InvalidArgument>("{}: {} is on {}, expected {}", op, argument, tensor.device().str(),
+                               expected.str());
+}
+
+at::Tensor empty_as(const at::Tensor& tensor, at::ScalarType dtype) {
+  return at::empty_like(tensor, tensor.options().dtype(dtype));
+}
+
+at::Tensor gradient_like(const std::optional<at::Tensor>& tensor) {
+  return tensor && tensor->defined() ? at::empty_like(*tensor) : at::empty({0});
+}
+
+ParallelFor torch_parallel_for() {
+  return [](int64_t count, const ParallelBody& body) { at::parallel_for(0, count, 1, body); };
+}
+
+}  // namespace linescan

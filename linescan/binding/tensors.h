@@ -1,0 +1,34 @@
+// Between LibTorch's tensors and the operators' views. Only binding/ knows both.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+#include <string_view>
+
+#include "linescan/base/tensor_view.h"
+#include "linescan/ops/parallel.h"
+
+namespace linescan {
+
+// The view of a tensor as it lies; the tensor must outlive it. Throws InvalidArgument naming `op`
+// and `argument` if the type is none that operators know (complex, integer) or the rank exceeds
+// Shape::kMaxRank.
+TensorView view_of(std::string_view op, std::string_view argument, const at::Tensor& tensor);
+TensorView view_of(std::string_view op, std::string_view argument,
+                   const std::optional<at::Tensor>& tensor);
+
+// Throws InvalidArgument unless `tensor` is where `expected` is.
+void expect_device(std::string_view op, std::string_view argument, const at::Tensor& tensor,
+                   c10::Device expected);
+
+// A new tensor like `tensor`: same sizes, and its strides if they are dense, else contiguous ones.
+at::Tensor empty_as(const at::Tensor& tensor, at::ScalarType dtype);
+// Like an optional input; a tensor of no elements stands for an absent one, because operators that
+// torch.compile traces cannot return undefined tensors.
+at::Tensor gradient_like(const std::optional<at::Tensor>& tensor);
+
+// PyTorch's own threads.
+ParallelFor torch_parallel_for();
+
+}  // namespace linescan

@@ -1,0 +1,60 @@
+// The door of selective_scan (S6, arXiv:2312.00752). Equations and gradients: README.md.
+//
+//   check(problem)                 throws InvalidArgument; everything below trusts its input
+//   plan(size, pass, threads)      a value to print and compare (plan.h)
+//   forward / backward             fill the outputs; no checks, no allocation
+//   reference_forward / _backward  the definition, in double, with an error bound for every number
+#pragma once
+
+#include <cstddef>
+
+#include "linescan/base/tensor_view.h"
+#include "linescan/ops/judged.h"
+#include "linescan/ops/parallel.h"
+#include "linescan/ops/selective_scan/plan.h"
+
+namespace linescan {
+
+// Absent optional tensors are undefined views. T: float32, float16, bfloat16, float64, one for all
+// of u, delta, B, C, z. P: float32, or float64 when T is float64. Strides of T tensors are free
+// (unit stride along channels or along length is fast); P tensors are contiguous.
+struct SelectiveScanProblem {
+  TensorView u, delta;       // T [batch, channels, length]
+  TensorView A;              // P [channels, states]
+  TensorView B, C;           // T [batch, groups, states, length], or [channels, states]: constant
+  TensorView D, delta_bias;  // P [channels], optional
+  TensorView z;              // T [batch, channels, length], optional: out = y * silu(z)
+  TensorView initial_state;  // P [batch, channels, states], optional: zero
+  bool delta_softplus = false;
+
+  TensorView out;         // any type [batch, channels, length]
+  TensorView last_state;  // P [batch, channels, states]; may be the memory of initial_state
+};
+
+// Upstream gradients and where to put the results. An undefined upstream is zero; an undefined
+// result is not wanted. Every result has the type and the sizes of its input.
+struct SelectiveScanGradients {
+  TensorView out, last_state;  // upstream
+  TensorView u, delta, A, B, C, D, delta_bias, z, initial_state;
+};
+
+SelectiveScanSize size_of(const SelectiveScanProblem& problem);
+
+// Throws InvalidArgument naming the first argument that does not fit.
+void check(const SelectiveScanProblem& problem);
+
+// `workspace`: plan.workspace_bytes at a 64-byte boundary. With the plan of the same pass.
+void forward(const SelectiveScanProblem& problem, const SelectiveScanPlan& plan,
+             std::byte* workspace, const ParallelFor& parallel_for);
+void backward(const SelectiveScanProblem& problem, const SelectiveScanGradients& gradients,
+              const SelectiveScanPlan& plan, std::byte* workspace, const ParallelFor& parallel_for);
+
+struct SelectiveScanJudge {
+  Judged out, last_state;                                     // forward
+  Judged u, delta, A, B, C, D, delta_bias, z, initial_state;  // backward
+};
+SelectiveScanJudge reference_forward(const SelectiveScanProblem& problem);
+SelectiveScanJudge reference_backward(const SelectiveScanProblem& problem,
+                                      const SelectiveScanGradients& gradients);
+
+}  // namespace linescan

@@ -1,0 +1,57 @@
+// The door of ss2d: cross-scan, a selective scan a route, cross-merge (VMamba, arXiv:2401.10166).
+// Equations and gradients: README.md.
+//
+// The projection of x is one large matrix product that commutes with every route's order of pixels;
+// it belongs to the caller, comes in as `projection` and goes out as its gradient.
+#pragma once
+
+#include <cstddef>
+
+#include "linescan/base/tensor_view.h"
+#include "linescan/ops/judged.h"
+#include "linescan/ops/parallel.h"
+#include "linescan/ops/ss2d/plan.h"
+
+namespace linescan {
+
+// K routes, R = dt rank, N = states. T: float32, float16, bfloat16 or float64, of x and projection;
+// P: float32, or float64 when T is float64. All but x, out are contiguous; x and out may have any
+// strides whose rows are evenly spaced (unit stride along channels is fastest).
+struct Ss2dProblem {
+  TensorView x;           // T [batch, channels, height, width]
+  TensorView projection;  // T [batch, height * width, K * (R + 2 N)]: (dts, B, C) of every route
+  TensorView dt_weight;   // T or P [K, channels, R]
+  TensorView dt_bias;     // P [K, channels]
+  TensorView A_log;       // P [K * channels, N]
+  TensorView D;           // P [K * channels]
+  const int64_t* routes = nullptr;  // K codes of four bits, see route.h
+  int64_t route_count = 0;
+
+  TensorView out;  // any type [batch, channels, height, width]
+};
+
+// The upstream gradient and where to put the results; undefined results are not wanted.
+struct Ss2dGradients {
+  TensorView out;  // upstream
+  TensorView x, projection, dt_weight, dt_bias, A_log, D;
+};
+
+Ss2dSize size_of(const Ss2dProblem& problem);
+
+// Throws InvalidArgument naming the first argument that does not fit.
+void check(const Ss2dProblem& problem);
+
+// `workspace`: plan.workspace_bytes at a 64-byte boundary. With the plan of the same pass.
+void forward(const Ss2dProblem& problem, const Ss2dPlan& plan, std::byte* workspace,
+             const ParallelFor& parallel_for);
+void backward(const Ss2dProblem& problem, const Ss2dGradients& gradients, const Ss2dPlan& plan,
+              std::byte* workspace, const ParallelFor& parallel_for);
+
+struct Ss2dJudge {
+  Judged out;                                          // forward
+  Judged x, projection, dt_weight, dt_bias, A_log, D;  // backward
+};
+Ss2dJudge reference_forward(const Ss2dProblem& problem);
+Ss2dJudge reference_backward(const Ss2dProblem& problem, const Ss2dGradients& gradients);
+
+}  // namespace linescan

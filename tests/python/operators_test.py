@@ -1,0 +1,304 @@
+"""The operators as PyTorch sees them: opcheck, gradcheck, torch.compile, autocast, strides, threads.
+
+What the numbers should be is judged in C++ (tests/ops); here plain PyTorch loops, written from the
+equations, confirm that schema, autograd and layouts were wired to the right places.
+"""
+
+import threading
+
+import pytest
+from support import ops, scan_inputs, ss2d_inputs, torch, uniform
+
+
+# ---- Plain PyTorch, differentiable ---------------------------------------------------------------
+
+
+def plain_scan(u, delta, A, B, C, D=None, z=None, delta_bias=None, initial_state=None,
+               delta_softplus=False):
+    batch, channels, length = u.shape
+    states = A.shape[1]
+
+    def varying(factor):
+        if factor.dim() == 2:
+            return factor[None, :, :, None].expand(batch, channels, states, length)
+        factor = factor[:, None] if factor.dim() == 3 else factor
+        return factor.repeat_interleave(channels // factor.shape[1], dim=1)
+
+    B, C = varying(B), varying(C)
+    dt = delta if delta_bias is None else delta + delta_bias[:, None]
+    dt = torch.nn.functional.softplus(dt) if delta_softplus else dt
+    h = u.new_zeros(batch, channels, states) if initial_state is None else initial_state
+    rows = []
+    for t in range(length):
+        h = torch.exp(dt[:, :, t, None] * A) * h + (dt * u)[:, :, t, None] * B[..., t]
+        rows.append((C[..., t] * h).sum(-1))
+    y = torch.stack(rows, -1) if rows else torch.zeros_like(u)
+    y = y if D is None else y + D[:, None] * u
+    return y if z is None else y * torch.nn.functional.silu(z), h
+
+
+def route_order(code, height, width):
+    plane = torch.arange(height * width).view(height, width)
+    lines = plane.t() if code & 1 else plane
+    lines = lines.flip(1) if code & 2 else lines
+    lines = lines.flip(0) if code & 4 else lines
+    return lines
+
+
+def plain_ss2d(x, x_proj_weight, x_proj_bias, dt_weight, dt_bias, A_log, D, routes):
+    batch, channels, height, width = x.shape
+    states, rank = A_log.shape[1], dt_weight.shape[2]
+    flat, total = x.flatten(2), 0
+    for k, code in enumerate(routes):
+        lines = route_order(code, height, width)
+        for order in lines if code & 8 else [lines.flatten()]:
+            u = flat[:, :, order]
+            record = torch.einsum("rc,bcl->brl", x_proj_weight[k], u)
+            if x_proj_bias is not None:
+                record = record + x_proj_bias[k][:, None]
+            dts, B, C = record.split([rank, states, states], 1)
+            delta = torch.einsum("cr,brl->bcl", dt_weight[k], dts)
+            here = slice(k * channels, (k + 1) * channels)
+            y, _ = plain_scan(u, delta, -torch.exp(A_log[here]), B, C, D[here],
+                              delta_bias=dt_bias[k], delta_softplus=True)
+            total = total + torch.zeros_like(flat).index_copy(2, order, y)
+    return total.view_as(x)
+
+
+# ---- Values and gradients ------------------------------------------------------------------------
+
+SCAN_CASES = {
+    "all options": {},
+    "one group without its dimension": dict(B=uniform(2, 3, 5), C=uniform(2, 3, 5)),
+    "constant factors": dict(B=uniform(4, 3), C=uniform(4, 3)),
+    "plain": dict(D=None, z=None, delta_bias=None, initial_state=None, delta_softplus=False),
+}
+
+
+@pytest.mark.parametrize("options", SCAN_CASES.values(), ids=SCAN_CASES.keys())
+def test_selective_scan_agrees_with_plain_pytorch(options):
+    inputs = scan_inputs(**options)
+    for got, expected in zip(ops.selective_scan(**inputs), plain_scan(**inputs)):
+        torch.testing.assert_close(got, expected)
+
+
+@pytest.mark.parametrize("options", SCAN_CASES.values(), ids=SCAN_CASES.keys())
+def test_selective_scan_gradcheck(options):
+    inputs = scan_inputs(**options)
+    tensors = {k: v for k, v in inputs.items() if isinstance(v, torch.Tensor)}
+    others = {k: v for k, v in inputs.items() if k not in tensors}
+
+    def run(*values):
+        return ops.selective_scan(**dict(zip(tensors, values)), **others)
+
+    assert torch.autograd.gradcheck(run, tuple(tensors.values()))
+
+
+@pytest.mark.parametrize("routes", [(0, 1, 6, 7), (0, 5, 6, 3), (8, 10, 9, 11), (0,)])
+@pytest.mark.parametrize("bias", [False, True])
+def test_ss2d_agrees_with_plain_pytorch(routes, bias):
+    inputs = ss2d_inputs(routes=routes, bias=bias)
+    torch.testing.assert_close(ops.ss2d(*inputs), plain_ss2d(*inputs))
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "channels_last"])
+@pytest.mark.parametrize("routes", [(0, 1, 6, 7), (9, 14)])
+def test_ss2d_gradcheck(routes, layout):
+    inputs = ss2d_inputs(routes=routes)
+    if layout == "channels_last":
+        inputs[0] = inputs[0].detach().to(memory_format=torch.channels_last).requires_grad_()
+
+    def run(*tensors):
+        return ops.ss2d(*tensors, inputs[7])
+
+    assert torch.autograd.gradcheck(run, tuple(inputs[:7]))
+
+
+def gradient_of(layout, like):
+    """An upstream gradient that lies in memory the way autograd sometimes hands it over."""
+    torch.manual_seed(1)
+    values = torch.rand(*like.shape, 2, dtype=like.dtype)
+    return {
+        "expanded": torch.ones((), dtype=like.dtype).expand(like.shape),
+        "strided": values[..., 0],
+        "transposed": values[..., 0].transpose(-1, -2).contiguous().transpose(-1, -2),
+        "channels-last": values[..., 0].movedim(1, -1).contiguous().movedim(-1, 1),
+    }[layout]
+
+
+@pytest.mark.parametrize("layout", ["expanded", "strided", "transposed", "channels-last"])
+def test_gradients_may_lie_in_any_way(layout):
+    inputs = scan_inputs()
+    out, _ = ops.selective_scan(**inputs)
+    upstream = gradient_of(layout, out)
+    got = torch.autograd.grad(out, (inputs["u"], inputs["B"]), upstream)
+    out, _ = plain_scan(**inputs)
+    torch.testing.assert_close(got, torch.autograd.grad(out, (inputs["u"], inputs["B"]), upstream))
+
+    planes = ss2d_inputs()
+    out = ops.ss2d(*planes)
+    upstream = gradient_of(layout, out)
+    got = torch.autograd.grad(out, planes[:7], upstream)
+    torch.testing.assert_close(got, torch.autograd.grad(plain_ss2d(*planes), planes[:7], upstream))
+
+
+def test_gradient_of_the_last_state_alone():
+    inputs = scan_inputs()
+    wanted = (inputs["u"], inputs["initial_state"])
+    got = torch.autograd.grad(ops.selective_scan(**inputs)[1].sum(), wanted)
+    torch.testing.assert_close(got, torch.autograd.grad(plain_scan(**inputs)[1].sum(), wanted))
+
+
+def test_outputs_follow_the_strides_of_the_first_input():
+    u = torch.rand(2, 4, 5).transpose(1, 2).contiguous().transpose(1, 2)
+    inputs = scan_inputs(dtype=torch.float32, requires_grad=False)
+    assert ops.selective_scan(**{**inputs, "u": u})[0].stride() == u.stride()
+    planes = ss2d_inputs(dtype=torch.float32, requires_grad=False)
+    planes[0] = planes[0].to(memory_format=torch.channels_last)
+    assert ops.ss2d(*planes).stride() == planes[0].stride()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_types_err_at_most_twice_as_much_as_plain_pytorch(dtype):
+    exact = scan_inputs(channels=8, length=40, groups=1, requires_grad=False)
+    low = scan_inputs(channels=8, length=40, groups=1, requires_grad=False, dtype=dtype)
+    rounded = {k: v.double() if isinstance(v, torch.Tensor) else v for k, v in low.items()}
+    assert exact["u"].shape == rounded["u"].shape
+    expected = plain_scan(**rounded)[0]
+    ours = ops.selective_scan(**low)[0].double()
+    everything_low = {k: v.to(dtype) if isinstance(v, torch.Tensor) else v for k, v in low.items()}
+    plain = plain_scan(**everything_low)[0].double()
+    assert (ours - expected).abs().max() <= 2 * (plain - expected).abs().max()
+
+
+def test_out_dtype_and_autocast():
+    low = scan_inputs(dtype=torch.bfloat16, requires_grad=False)
+    assert ops.selective_scan(**low)[0].dtype == torch.bfloat16
+    assert ops.selective_scan(**low, out_dtype=torch.float32)[0].dtype == torch.float32
+    high = scan_inputs(dtype=torch.float32)
+    planes = ss2d_inputs(dtype=torch.float32)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out, last = ops.selective_scan(**high)
+        assert out.dtype == torch.bfloat16 and last.dtype == torch.float32
+        result = ops.ss2d(*planes)
+        assert result.dtype == torch.bfloat16
+        assert ops.ss2d(*planes, torch.float32).dtype == torch.float32
+    (out.float().sum() + last.sum() + result.float().sum()).backward()
+    assert high["A"].grad.dtype == torch.float32
+    torch.testing.assert_close(result.float(), ops.ss2d(*planes), atol=0.05, rtol=0.05)
+
+
+def test_steps_equal_the_whole():
+    inputs = scan_inputs(requires_grad=False)
+    out, last = ops.selective_scan(**inputs)
+    state = inputs.pop("initial_state").clone()
+    for t in range(out.shape[-1]):
+        now = {
+            k: v[..., t] if k in ("u", "delta", "z", "B", "C") else v for k, v in inputs.items()
+        }
+        torch.testing.assert_close(ops.selective_scan_step(**now, state=state), out[..., t])
+    torch.testing.assert_close(state, last)
+
+
+# ---- PyTorch's own machinery ---------------------------------------------------------------------
+
+
+def test_opcheck():
+    inputs = scan_inputs()
+    torch.library.opcheck(ops.selective_scan.default, (), inputs)
+    torch.library.opcheck(ops.ss2d.default, tuple(ss2d_inputs()))
+    planes = ss2d_inputs()
+    projection = uniform(2, 12, 4 * 6)
+    scan = (planes[0], projection, *planes[3:])
+    torch.library.opcheck(ops.ss2d_scan.default, scan)
+    step = scan_inputs(length=1, requires_grad=False)
+    state = step.pop("initial_state")
+    step = {k: v[..., 0] if k in ("u", "delta", "z", "B", "C") else v for k, v in step.items()}
+    torch.library.opcheck(ops.selective_scan_step.default, (), {**step, "state": state})
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_compile_full_graph(dynamic):
+    scan = scan_inputs(requires_grad=False)
+
+    def network(x, *rest):
+        y = ops.ss2d(torch.nn.functional.silu(x), *rest)
+        out, last = ops.selective_scan(**scan)
+        return y.square().sum() + out.sum() + last.sum()
+
+    inputs = ss2d_inputs()
+    compiled = torch.compile(network, fullgraph=True, dynamic=dynamic, backend="aot_eager")
+    expected = torch.autograd.grad(network(*inputs), inputs[:2])
+    torch.testing.assert_close(torch.autograd.grad(compiled(*inputs), inputs[:2]), expected)
+
+
+def test_second_derivatives_are_refused():
+    inputs = scan_inputs()
+    (gu,) = torch.autograd.grad(ops.selective_scan(**inputs)[0].sum(), inputs["u"],
+                                create_graph=True)
+    with pytest.raises(RuntimeError, match="selective_scan_backward is not implemented"):
+        gu.sum().backward()
+    planes = ss2d_inputs()
+    (gx,) = torch.autograd.grad(ops.ss2d(*planes).sum(), planes[0], create_graph=True)
+    with pytest.raises(RuntimeError, match="ss2d_scan_backward is not implemented"):
+        gx.sum().backward()
+
+
+def test_calls_from_several_threads_agree():
+    inputs = scan_inputs(channels=70, length=100, groups=1, dtype=torch.float32,
+                         requires_grad=False)
+    expected = ops.selective_scan(**inputs)[0]
+    results = [None] * 8
+
+    def run(i):
+        results[i] = all(
+            torch.equal(ops.selective_scan(**inputs)[0], expected) for _ in range(20)
+        )
+
+    threads = [threading.Thread(target=run, args=(i,)) for i in range(len(results))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(results)
+
+
+def test_thread_count_does_not_change_results():
+    planes = ss2d_inputs(batch=3, channels=100, height=9, width=9, dtype=torch.float32)
+    results = []
+    before = torch.get_num_threads()
+    for count in (1, 2, 3):
+        torch.set_num_threads(count)
+        out = ops.ss2d_scan(planes[0], torch.ones(3, 81, 24), *planes[3:])
+        results.append([out, *torch.autograd.grad(out.sum(), (planes[0], *planes[3:7]))])
+    torch.set_num_threads(before)
+    for other in results[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(results[0], other))
+
+
+# ---- Bad input -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (dict(A=torch.randn(4, 3, dtype=torch.complex64)), "A is ComplexFloat, expected"),
+        (dict(A=torch.randn(4, 3, dtype=torch.float32)), "A is float32, expected float64"),
+        (dict(B=torch.randn(2, 3, 3, 5, dtype=torch.float64)), "B has 3 groups, which do not"),
+        (dict(z=torch.randn(2, 4, 6, dtype=torch.float64)), r"z has shape \[2, 4, 6\]"),
+        (dict(D=torch.randn(4, dtype=torch.float64, device="meta")), "D is on meta, expected cpu"),
+    ],
+)
+def test_selective_scan_names_what_does_not_fit(change, message):
+    with pytest.raises(RuntimeError, match="selective_scan: " + message):
+        ops.selective_scan(**scan_inputs(requires_grad=False, **change))
+
+
+def test_ss2d_names_what_does_not_fit():
+    inputs = ss2d_inputs(requires_grad=False)
+    with pytest.raises(RuntimeError, match=r"ss2d: routes\[1\] is 99"):
+        ops.ss2d(*inputs[:7], [0, 99, 6, 7])
+    with pytest.raises(RuntimeError, match="ss2d: x_proj_weight has shape"):
+        ops.ss2d(inputs[0][:, :2], *inputs[1:])
+    with pytest.raises(RuntimeError, match=r"expected \[12, states\]"):
+        ops.ss2d(*inputs[:5], inputs[5][:4], *inputs[6:])

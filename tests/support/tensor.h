@@ -1,0 +1,54 @@
+// Tensors for operator tests: any type, any order of dimensions in memory, any misalignment, and a
+// poisoned margin on both sides that must stay untouched.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <random>
+#include <vector>
+
+#include "linescan/base/half.h"
+#include "linescan/base/tensor_view.h"
+
+namespace linescan::testing {
+
+// How elements lie in memory. kLengthLast: row-major. kChannelsLast: dimension 1 varies fastest.
+// kGaps: row-major with every other element of the last dimension unused.
+enum class Layout { kLengthLast, kChannelsLast, kGaps };
+
+class Tensor {
+ public:
+  Tensor() = default;
+  // Filled with NaN, so that an output element which is never written shows.
+  Tensor(const Shape& shape, DType dtype, Layout layout = Layout::kLengthLast, int misalign = 0);
+
+  static Tensor uniform(const Shape& shape, DType dtype, double low, double high,
+                        std::mt19937_64& random, Layout layout = Layout::kLengthLast,
+                        int misalign = 0);
+
+  const TensorView& view() const { return view_; }
+  explicit operator bool() const { return view_.defined; }
+
+  // True if nothing outside the tensor's elements was written.
+  bool margins_intact() const;
+  std::vector<std::byte> bytes() const { return memory_; }
+
+  void set(int64_t i, int64_t j, int64_t k, int64_t l, double value);
+
+ private:
+  std::vector<std::byte> memory_;
+  TensorView view_;
+};
+
+// Calls visit(i, j, k, l) for every index of a shape of rank <= 4.
+template <class Visit>
+void for_each_index(const Shape& shape, const Visit& visit) {
+  int64_t size[4] = {1, 1, 1, 1};
+  for (int dim = 0; dim < shape.rank(); ++dim) size[dim] = shape[dim];
+  for (int64_t i = 0; i < size[0]; ++i)
+    for (int64_t j = 0; j < size[1]; ++j)
+      for (int64_t k = 0; k < size[2]; ++k)
+        for (int64_t l = 0; l < size[3]; ++l) visit(i, j, k, l);
+}
+
+}  // namespace linescan::testing

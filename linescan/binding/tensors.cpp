@@ -35,7 +35,7 @@ TensorView view_of(std::string_view op, std::string_view argument, const at::Ten
     throw_error<InvalidArgument>("{}: {} has {} dimensions, expected at most {}", op, argument,
                                  tensor.dim(), Shape::kMaxRank);
   TensorView view;
-  view.data = tensor.data_ptr();
+  view.data = tensor.is_meta() ? nullptr : tensor.data_ptr();  // shapes without data
   view.dtype = *dtype;
   for (int64_t size : tensor.sizes()) view.shape.push_back(size);
   for (int64_t stride : tensor.strides()) view.strides.push_back(stride);

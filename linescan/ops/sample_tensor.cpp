@@ -1,9 +1,9 @@
-#include "tests/support/tensor.h"
+#include "linescan/ops/sample_tensor.h"
 
 #include <cmath>
 #include <numeric>
 
-namespace linescan::testing {
+namespace linescan {
 namespace {
 
 constexpr int64_t kMargin = 256;  // bytes, on each side
@@ -34,7 +34,7 @@ void write(const TensorView& view, int64_t offset, double value) {
 
 }  // namespace
 
-Tensor::Tensor(const Shape& shape, DType dtype, Layout layout, int misalign) {
+SampleTensor::SampleTensor(const Shape& shape, DType dtype, Layout layout, int misalign) {
   Shape strides = contiguous_strides(shape);
   int64_t span = shape.elements();
   const int rank = shape.rank();
@@ -58,9 +58,9 @@ Tensor::Tensor(const Shape& shape, DType dtype, Layout layout, int misalign) {
   for_each_index(shape, [&](int64_t i, int64_t j, int64_t k, int64_t l) { set(i, j, k, l, NAN); });
 }
 
-Tensor Tensor::uniform(const Shape& shape, DType dtype, double low, double high,
-                       std::mt19937_64& random, Layout layout, int misalign) {
-  Tensor tensor(shape, dtype, layout, misalign);
+SampleTensor SampleTensor::uniform(const Shape& shape, DType dtype, double low, double high,
+                                   std::mt19937_64& random, Layout layout, int misalign) {
+  SampleTensor tensor(shape, dtype, layout, misalign);
   std::uniform_real_distribution<double> draw(low, high);
   for_each_index(shape, [&](int64_t i, int64_t j, int64_t k, int64_t l) {
     tensor.set(i, j, k, l, draw(random));
@@ -68,11 +68,11 @@ Tensor Tensor::uniform(const Shape& shape, DType dtype, double low, double high,
   return tensor;
 }
 
-void Tensor::set(int64_t i, int64_t j, int64_t k, int64_t l, double value) {
+void SampleTensor::set(int64_t i, int64_t j, int64_t k, int64_t l, double value) {
   write(view_, offset_of(view_, {i, j, k, l}), value);
 }
 
-bool Tensor::margins_intact() const {
+bool SampleTensor::margins_intact() const {
   std::vector<bool> owned(memory_.size());
   const auto start = static_cast<std::byte*>(view_.data) - memory_.data();
   const int64_t element = static_cast<int64_t>(size_of(view_.dtype));
@@ -85,4 +85,4 @@ bool Tensor::margins_intact() const {
   return true;
 }
 
-}  // namespace linescan::testing
+}  // namespace linescan

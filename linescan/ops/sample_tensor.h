@@ -1,30 +1,35 @@
-// Tensors for operator tests: any type, any order of dimensions in memory, any misalignment, and a
-// poisoned margin on both sides that must stay untouched.
+// Tensors that own their memory, for judging operators: any type, any order of dimensions, any
+// misalignment, and a poisoned margin on both sides that must stay untouched. Used by the tests and
+// by `linescan check`.
 #pragma once
 
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "linescan/base/half.h"
 #include "linescan/base/tensor_view.h"
+#include "linescan/ops/judged.h"
 
-namespace linescan::testing {
+namespace linescan {
 
 // How elements lie in memory. kLengthLast: row-major. kChannelsLast: dimension 1 varies fastest.
 // kGaps: row-major with every other element of the last dimension unused.
 enum class Layout { kLengthLast, kChannelsLast, kGaps };
 
-class Tensor {
+class SampleTensor {
  public:
-  Tensor() = default;
+  SampleTensor() = default;
   // Filled with NaN, so that an output element which is never written shows.
-  Tensor(const Shape& shape, DType dtype, Layout layout = Layout::kLengthLast, int misalign = 0);
+  SampleTensor(const Shape& shape, DType dtype, Layout layout = Layout::kLengthLast,
+               int misalign = 0);
 
-  static Tensor uniform(const Shape& shape, DType dtype, double low, double high,
-                        std::mt19937_64& random, Layout layout = Layout::kLengthLast,
-                        int misalign = 0);
+  static SampleTensor uniform(const Shape& shape, DType dtype, double low, double high,
+                              std::mt19937_64& random, Layout layout = Layout::kLengthLast,
+                              int misalign = 0);
 
   const TensorView& view() const { return view_; }
   explicit operator bool() const { return view_.defined; }
@@ -40,6 +45,36 @@ class Tensor {
   TensorView view_;
 };
 
+// Memory for an operator's workspace, filled with NaN patterns: a kernel that reads what it has not
+// written shows.
+class Workspace {
+ public:
+  explicit Workspace(int64_t bytes) : memory_(new std::byte[bytes + 64]) {
+    std::memset(memory_.get(), 0xFF, bytes + 64);
+  }
+  std::byte* data() {
+    const auto address = reinterpret_cast<std::uintptr_t>(memory_.get());
+    return memory_.get() + (64 - address % 64) % 64;
+  }
+
+ private:
+  std::unique_ptr<std::byte[]> memory_;
+};
+
+// A result of an operator beside its reference.
+struct NamedVerdict {
+  std::string name;
+  Verdict verdict;
+  bool margins_intact;  // nothing was written outside the tensor
+
+  bool passed() const { return verdict.worst_ratio <= 1 && margins_intact; }
+};
+
+inline NamedVerdict judge_sample(const char* name, const SampleTensor& got, const Judged& expected,
+                                 double c) {
+  return {name, judge(got.view(), expected, c), got.margins_intact()};
+}
+
 // Calls visit(i, j, k, l) for every index of a shape of rank <= 4.
 template <class Visit>
 void for_each_index(const Shape& shape, const Visit& visit) {
@@ -51,4 +86,4 @@ void for_each_index(const Shape& shape, const Visit& visit) {
         for (int64_t l = 0; l < size[3]; ++l) visit(i, j, k, l);
 }
 
-}  // namespace linescan::testing
+}  // namespace linescan

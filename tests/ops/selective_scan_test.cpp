@@ -1,127 +1,31 @@
 // selective_scan on the CPU against the double reference: every option, type, layout and
 // instruction set, sizes that straddle vectors, blocks and tiles.
 
-#include "linescan/ops/selective_scan/selective_scan.h"
-
 #include <gtest/gtest.h>
 
 #include <thread>
 
 #include "linescan/base/error.h"
 #include "linescan/device/simd_target.h"
+#include "linescan/ops/selective_scan/sample.h"
 #include "tests/support/judging.h"
-#include "tests/support/workspace.h"
 
 namespace linescan::testing {
 namespace {
 
-// linescan/ops/selective_scan/README.md, section Numerics.
-constexpr double kBound = 4;
-
-struct Case {
-  int64_t batch = 2, channels = 6, groups = 1, length = 7, states = 1;
-  DType dtype = DType::kFloat32;
-  Layout layout = Layout::kLengthLast;
-  bool softplus = true, bias = true, gate = false, skip = true, initial = false;
-  bool constant_B = false, constant_C = false;
-  DType out_dtype = DType::kFloat32;
-  int misalign = 0;
-
-  friend std::ostream& operator<<(std::ostream& out, const Case& c) {
-    return out << c.batch << 'x' << c.channels << " groups " << c.groups << " length " << c.length
-               << " states " << c.states << ' ' << name_of(c.dtype) << " layout "
-               << static_cast<int>(c.layout) << (c.softplus ? " softplus" : "")
-               << (c.bias ? " bias" : "") << (c.gate ? " gate" : "") << (c.skip ? " D" : "")
-               << (c.initial ? " initial" : "") << (c.constant_B ? " constant B" : "")
-               << (c.constant_C ? " constant C" : "") << " misalign " << c.misalign;
-  }
-};
-
-// The tensors of a case: inputs, upstream gradients, and outputs that start as NaN.
-struct Problem {
-  Tensor u, delta, A, B, C, D, bias, z, initial, out, last;
-  Tensor gout, glast, gu, gdelta, gA, gB, gC, gD, gbias, gz, ginitial;
-  SelectiveScanProblem problem;
-  SelectiveScanGradients gradients;
-
-  explicit Problem(const Case& c) {
-    std::mt19937_64 random(17);
-    const DType parameter = accumulator_of(c.dtype);
-    const Shape sequence{c.batch, c.channels, c.length}, state{c.batch, c.channels, c.states};
-    const Shape varying{c.batch, c.groups, c.states, c.length}, constant{c.channels, c.states};
-    const auto data = [&](const Shape& shape, double low, double high) {
-      return Tensor::uniform(shape, c.dtype, low, high, random, c.layout, c.misalign);
-    };
-    const auto float_data = [&](const Shape& shape, double low, double high) {
-      return Tensor::uniform(shape, parameter, low, high, random);
-    };
-    u = data(sequence, -1, 1);
-    delta = c.softplus ? data(sequence, -4, 3) : data(sequence, 0.01, 0.5);
-    A = float_data({c.channels, c.states}, -2, -0.1);
-    B = data(c.constant_B ? constant : varying, -1, 1);
-    C = data(c.constant_C ? constant : varying, -1, 1);
-    if (c.skip) D = float_data({c.channels}, -1, 1);
-    if (c.bias) bias = float_data({c.channels}, -0.5, 0.5);
-    if (c.gate) z = data(sequence, -3, 3);
-    if (c.initial) initial = float_data(state, -1, 1);
-    out = Tensor(sequence, c.out_dtype, c.layout, c.misalign);
-    last = Tensor(state, parameter);
-    gout = Tensor::uniform(sequence, c.out_dtype, -1, 1, random, c.layout);
-    if (c.initial) glast = float_data(state, -1, 1);
-
-    const auto empty_like = [](const Tensor& t) { return Tensor(t.view().shape, t.view().dtype); };
-    gu = Tensor(sequence, c.dtype, c.layout, c.misalign);
-    gdelta = Tensor(sequence, c.dtype, c.layout);
-    gA = empty_like(A);
-    gB = empty_like(B);
-    gC = empty_like(C);
-    if (c.skip) gD = empty_like(D);
-    if (c.bias) gbias = empty_like(bias);
-    if (c.gate) gz = Tensor(sequence, c.dtype, c.layout);
-    if (c.initial) ginitial = empty_like(initial);
-
-    problem = {u.view(),    delta.view(), A.view(),       B.view(),   C.view(),   D.view(),
-               bias.view(), z.view(),     initial.view(), c.softplus, out.view(), last.view()};
-    gradients = {gout.view(), glast.view(), gu.view(),    gdelta.view(), gA.view(),      gB.view(),
-                 gC.view(),   gD.view(),    gbias.view(), gz.view(),     ginitial.view()};
-  }
-
-  void run(const ParallelFor& parallel_for = serial_for, int64_t threads = 1) {
-    check(problem);
-    for (Pass pass : {Pass::kForward, Pass::kBackward}) {
-      const SelectiveScanPlan plan = linescan::plan(size_of(problem), pass, threads);
-      Workspace workspace(plan.workspace_bytes);
-      if (pass == Pass::kForward)
-        forward(problem, plan, workspace.data(), parallel_for);
-      else
-        backward(problem, gradients, plan, workspace.data(), parallel_for);
-    }
-  }
-};
+using Case = SelectiveScanCase;
+using Problem = SelectiveScanSample;
 
 class SelectiveScan : public ::testing::TestWithParam<Case> {};
 
 TEST_P(SelectiveScan, AgreesWithReferenceOnEveryInstructionSet) {
-  const Case& c = GetParam();
   const std::string best = simd_target();
   for (const std::string& target : simd_targets()) {
     SCOPED_TRACE(target);
     force_simd_target(target);
-    Problem p(c);
+    Problem p(GetParam());
     p.run();
-    const SelectiveScanJudge ahead = reference_forward(p.problem);
-    expect_close("out", p.out, ahead.out, kBound);
-    expect_close("last_state", p.last, ahead.last_state, kBound);
-    const SelectiveScanJudge back = reference_backward(p.problem, p.gradients);
-    expect_close("grad_u", p.gu, back.u, kBound);
-    expect_close("grad_delta", p.gdelta, back.delta, kBound);
-    expect_close("grad_A", p.gA, back.A, kBound);
-    expect_close("grad_B", p.gB, back.B, kBound);
-    expect_close("grad_C", p.gC, back.C, kBound);
-    if (c.skip) expect_close("grad_D", p.gD, back.D, kBound);
-    if (c.bias) expect_close("grad_delta_bias", p.gbias, back.delta_bias, kBound);
-    if (c.gate) expect_close("grad_z", p.gz, back.z, kBound);
-    if (c.initial) expect_close("grad_initial_state", p.ginitial, back.initial_state, kBound);
+    expect_passed(p.judge());
   }
   force_simd_target(best);
 }
@@ -267,7 +171,7 @@ TEST(SelectiveScanOperator, PiecesChainToTheWhole) {
   Problem whole(Case{.channels = 9, .length = 50, .states = 4, .initial = true});
   whole.run();
   Problem pieces(Case{.channels = 9, .length = 50, .states = 4, .initial = true});
-  Tensor state = pieces.initial;
+  SampleTensor state = pieces.initial;
   const auto cut = [](TensorView view, int dim, int64_t begin, int64_t length) {
     view.data = static_cast<char*>(view.data) + begin * view.strides[dim] * size_of(view.dtype);
     view.shape[dim] = length;

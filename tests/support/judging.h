@@ -1,21 +1,18 @@
-// The assertion that every operator test ends in: a kernel's result against the double reference.
+// The assertion that every operator test ends in: kernels' results against the double reference.
 #pragma once
 
 #include <gtest/gtest.h>
 
-#include "linescan/ops/judged.h"
-#include "tests/support/tensor.h"
+#include "linescan/ops/sample_tensor.h"
 
 namespace linescan::testing {
 
-// c: see the operator's README, section Numerics.
-inline void expect_close(const char* name, const Tensor& got, const Judged& expected, double c) {
-  const Verdict verdict = judge(got.view(), expected, c);
-  EXPECT_LE(verdict.worst_ratio, 1)
-      << name << to_string(got.view().shape) << " at element " << verdict.index << ": got "
-      << verdict.got << ", expected " << verdict.expected << ", error " << verdict.error
-      << ", bound " << verdict.bound;
-  EXPECT_TRUE(got.margins_intact()) << name << ": wrote outside the tensor";
+inline void expect_passed(const std::vector<NamedVerdict>& verdicts) {
+  for (const NamedVerdict& v : verdicts)
+    EXPECT_TRUE(v.passed()) << v.name << " at element " << v.verdict.index << ": got "
+                            << v.verdict.got << ", expected " << v.verdict.expected << ", error "
+                            << v.verdict.error << ", bound " << v.verdict.bound
+                            << (v.margins_intact ? "" : "; wrote outside the tensor");
 }
 
 }  // namespace linescan::testing

@@ -1,0 +1,73 @@
+// linescan plan: how an operator would run a problem on this machine, without running it.
+
+#include <ATen/Parallel.h>
+
+#include <iostream>
+#include <memory>
+
+#include "linescan/cli/command.h"
+#include "linescan/cli/shape_options.h"
+
+namespace linescan::cli {
+namespace {
+
+struct PlanRequest {
+  std::string op, shape, dtype = "float32", layout = "channels";
+  int64_t threads = at::get_num_threads();
+  bool json = false;
+};
+
+// The fields that all plans have.
+template <class Plan>
+nlohmann::json to_document(const Plan& plan) {
+  return {{"channel_block", plan.channel_block},
+          {"time_tile", plan.time_tile},
+          {"blocks", plan.blocks},
+          {"batch_chunks", plan.batch_chunks},
+          {"partitions", plan.partitions},
+          {"tasks", plan.tasks},
+          {"slots", plan.slots},
+          {"scratch_bytes", plan.scratch_bytes},
+          {"workspace_bytes", plan.workspace_bytes},
+          {"bytes", plan.bytes},
+          {"exponentials", plan.exponentials}};
+}
+
+template <class Size>
+void print_plans(const PlanRequest& request, const Size& size) {
+  const auto ahead = plan(size, Pass::kForward, request.threads);
+  const auto back = plan(size, Pass::kBackward, request.threads);
+  if (request.json)
+    print_json({{"op", request.op},
+                {"device", "cpu"},
+                {"forward", to_document(ahead)},
+                {"backward", to_document(back)}});
+  else
+    std::cout << to_string(ahead) << "\n\n" << to_string(back) << '\n';
+}
+
+void run_plan(const PlanRequest& request) {
+  check_operator(request.op);
+  if (request.threads < 1)
+    throw_error<InvalidArgument>("--threads is {}, expected 1 or more", request.threads);
+  if (request.op == kScanName)
+    print_plans(request, parse_scan_shape(request.shape, request.dtype, request.layout).size);
+  else
+    print_plans(request, parse_ss2d_shape(request.shape, request.dtype, request.layout).size);
+}
+
+}  // namespace
+
+void add_plan(CLI::App& command) {
+  auto request = std::make_shared<PlanRequest>();
+  command.add_option("op", request->op, "selective_scan or ss2d")->required();
+  command.add_option("--shape", request->shape, kShapeHelp);
+  command.add_option("--dtype", request->dtype, "float32, float64, float16 or bfloat16");
+  command.add_option("--layout", request->layout, "which index is adjacent: length or channels");
+  command.add_option("--threads", request->threads, "tasks in flight; decides memory only");
+  command.add_flag("--json", request->json, "one JSON document on standard output");
+  add_example(command, "linescan plan ss2d --shape batch=8,channels=96,height=56,width=56,rank=6");
+  command.callback([request] { run_plan(*request); });
+}
+
+}  // namespace linescan::cli

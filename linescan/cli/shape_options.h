@@ -1,0 +1,43 @@
+// "--shape batch=8,channels=384,...": the sizes of an operator's problem on the command line.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "linescan/ops/selective_scan/plan.h"
+#include "linescan/ops/ss2d/plan.h"
+
+namespace linescan::cli {
+
+inline constexpr const char* kShapeHelp =
+    "selective_scan: batch= channels= groups= length= states=\n"
+    "ss2d: batch= channels= height= width= states= rank= routes=cross|one|two|cascade|rotated or "
+    "codes joined by '+'";
+
+// A named set of routes or codes joined by '+': "cross", "0+6".
+std::vector<int64_t> parse_routes(std::string_view text);
+
+struct ScanShape {
+  SelectiveScanSize size{.batch = 8, .channels = 384, .groups = 1, .length = 3136, .states = 1};
+};
+struct Ss2dShape {
+  Ss2dSize size{.batch = 8, .channels = 96, .height = 56, .width = 56, .states = 1, .rank = 6};
+  std::vector<int64_t> routes = {0, 1, 6, 7};
+};
+
+// Sizes that are not named keep the defaults above. Throws InvalidArgument: unknown name, not a
+// number, negative, groups that do not divide the channels.
+ScanShape parse_scan_shape(std::string_view text, std::string_view dtype, std::string_view layout);
+Ss2dShape parse_ss2d_shape(std::string_view text, std::string_view dtype, std::string_view layout);
+
+// "float32" and so on; throws InvalidArgument.
+DType parse_dtype(std::string_view name);
+
+// The operators that plan and bench know.
+inline constexpr const char* kScanName = "selective_scan";
+inline constexpr const char* kSs2dName = "ss2d";
+// Throws InvalidArgument unless `name` is one of them.
+void check_operator(std::string_view name);
+
+}  // namespace linescan::cli

@@ -1,0 +1,49 @@
+#include "linescan/cli/timing.h"
+
+#include <algorithm>
+#include <chrono>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+namespace linescan::cli {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+// The value below which a share of the sorted values lies.
+double quantile(const std::vector<double>& sorted, double share) {
+  return sorted[static_cast<std::size_t>(share * static_cast<double>(sorted.size() - 1) + 0.5)];
+}
+
+}  // namespace
+
+Timing measure(double seconds, const std::function<void()>& work,
+               const std::function<void()>& before) {
+  constexpr int kWarmUp = 2, kFewest = 5, kMost = 1000;
+  std::vector<double> taken;
+  auto begin = Clock::now();
+  for (int run = 0; run < kWarmUp + kMost; ++run) {
+    if (before) before();
+    if (run == kWarmUp) begin = Clock::now();
+    const auto start = Clock::now();
+    work();
+    if (run >= kWarmUp) taken.push_back(seconds_since(start));
+    if (static_cast<int>(taken.size()) >= kFewest && seconds_since(begin) > seconds) break;
+  }
+  std::sort(taken.begin(), taken.end());
+  return {quantile(taken, 0.5), quantile(taken, 0.1), quantile(taken, 0.9),
+          static_cast<int>(taken.size())};
+}
+
+nlohmann::json to_json(const Timing& timing) {
+  return {{"ms_median", timing.median * 1e3},
+          {"ms_p10", timing.p10 * 1e3},
+          {"ms_p90", timing.p90 * 1e3},
+          {"repetitions", timing.repetitions}};
+}
+
+}  // namespace linescan::cli

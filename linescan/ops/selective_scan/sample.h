@@ -1,0 +1,53 @@
+// Random problems of selective_scan that own their tensors: what the tests and `linescan check` judge.
+#pragma once
+
+#include <ostream>
+#include <vector>
+
+#include "linescan/ops/sample_tensor.h"
+#include "linescan/ops/selective_scan/selective_scan.h"
+
+namespace linescan {
+
+struct SelectiveScanCase {
+  int64_t batch = 2, channels = 6, groups = 1, length = 7, states = 1;
+  DType dtype = DType::kFloat32;
+  Layout layout = Layout::kLengthLast;
+  bool softplus = true, bias = true, gate = false, skip = true, initial = false;
+  bool constant_B = false, constant_C = false;
+  DType out_dtype = DType::kFloat32;
+  int misalign = 0;
+
+  friend std::ostream& operator<<(std::ostream& out, const SelectiveScanCase& c) {
+    return out << c.batch << 'x' << c.channels << " groups " << c.groups << " length " << c.length
+               << " states " << c.states << ' ' << name_of(c.dtype) << " layout "
+               << static_cast<int>(c.layout) << (c.softplus ? " softplus" : "")
+               << (c.bias ? " bias" : "") << (c.gate ? " gate" : "") << (c.skip ? " D" : "")
+               << (c.initial ? " initial" : "") << (c.constant_B ? " constant B" : "")
+               << (c.constant_C ? " constant C" : "") << " misalign " << c.misalign;
+  }
+};
+
+// The tensors of a case: inputs, upstream gradients, and outputs that start as NaN.
+
+// Inputs, upstream gradients, and outputs that start as NaN.
+struct SelectiveScanSample {
+  SampleTensor u, delta, A, B, C, D, bias, z, initial, out, last;
+  SampleTensor gout, glast, gu, gdelta, gA, gB, gC, gD, gbias, gz, ginitial;
+  SelectiveScanProblem problem;
+  SelectiveScanGradients gradients;
+
+  explicit SelectiveScanSample(const SelectiveScanCase& c);
+  SelectiveScanSample(const SelectiveScanSample&) = delete;  // the views point into it
+
+  // check, plan, forward and backward, in a workspace full of NaN.
+  void run(const ParallelFor& parallel_for = serial_for, int64_t threads = 1);
+
+  // Every result against the reference, after run().
+  std::vector<NamedVerdict> judge() const;
+};
+
+// The c of the bound (judged.h); README.md, section Numerics, says why.
+inline constexpr double kSelectiveScanBound = 4;
+
+}  // namespace linescan

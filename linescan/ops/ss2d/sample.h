@@ -1,0 +1,51 @@
+// Random problems of ss2d that own their tensors: what the tests and `linescan check` judge.
+#pragma once
+
+#include <ostream>
+#include <vector>
+
+#include "linescan/ops/sample_tensor.h"
+#include "linescan/ops/ss2d/ss2d.h"
+
+namespace linescan {
+
+struct Ss2dCase {
+  int64_t batch = 2, channels = 6, height = 5, width = 7, states = 1, rank = 1;
+  std::vector<int64_t> routes = {0, 1, 6, 7};
+  DType dtype = DType::kFloat32;
+  Layout layout = Layout::kChannelsLast;
+  DType out_dtype = DType::kFloat32;
+  bool float_weight = false;
+  int misalign = 0;
+
+  friend std::ostream& operator<<(std::ostream& out, const Ss2dCase& c) {
+    out << c.batch << 'x' << c.channels << 'x' << c.height << 'x' << c.width << " states "
+        << c.states << " rank " << c.rank << ' ' << name_of(c.dtype) << " layout "
+        << static_cast<int>(c.layout) << " routes";
+    for (int64_t route : c.routes) out << ' ' << route;
+    return out;
+  }
+};
+
+// Inputs, upstream gradients, and outputs that start as NaN.
+struct Ss2dSample {
+  std::vector<int64_t> routes;
+  SampleTensor x, projection, dt_weight, dt_bias, A_log, D, out;
+  SampleTensor gout, gx, gprojection, gdt_weight, gdt_bias, gA_log, gD;
+  Ss2dProblem problem;
+  Ss2dGradients gradients;
+
+  explicit Ss2dSample(const Ss2dCase& c);
+  Ss2dSample(const Ss2dSample&) = delete;  // the views point into it
+
+  // check, plan, forward and backward, in a workspace full of NaN.
+  void run(const ParallelFor& parallel_for = serial_for, int64_t threads = 1);
+
+  // Every result against the reference, after run().
+  std::vector<NamedVerdict> judge() const;
+};
+
+// The c of the bound (judged.h); README.md, section Numerics, says why.
+inline constexpr double kSs2dBound = 4;
+
+}  // namespace linescan

@@ -42,8 +42,12 @@ if(LibTorch_FOUND AND NOT TARGET linescan::libtorch)
   add_library(linescan_libc10 SHARED IMPORTED)
   set_target_properties(linescan_libc10 PROPERTIES IMPORTED_LOCATION "${LibTorch_DIR}/lib/libc10.so")
   add_library(linescan::libtorch INTERFACE IMPORTED)
+  # The wheel brings headers of another fmt than the one we link; ours must be found first.
+  find_path(LibTorch_FMT_INCLUDE fmt/core.h REQUIRED)
+  file(MAKE_DIRECTORY "${CMAKE_BINARY_DIR}/generated/fmt_first")
+  file(CREATE_LINK "${LibTorch_FMT_INCLUDE}/fmt" "${CMAKE_BINARY_DIR}/generated/fmt_first/fmt" SYMBOLIC)
   target_include_directories(linescan::libtorch SYSTEM INTERFACE
-    "${LibTorch_DIR}/include" "${LibTorch_DIR}/include/torch/csrc/api/include")
+    "${CMAKE_BINARY_DIR}/generated/fmt_first" "${LibTorch_DIR}/include" "${LibTorch_DIR}/include/torch/csrc/api/include")
   # at::parallel_for is a header template that runs serially, without a word, unless the including
   # file is compiled for OpenMP. The run-time is the wheel's own libgomp: one a process.
   target_compile_options(linescan::libtorch INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fopenmp>)
@@ -54,4 +58,4 @@ if(LibTorch_FOUND AND NOT TARGET linescan::libtorch)
     target_link_options(linescan::libtorch INTERFACE "LINKER:-rpath-link,${_dir}")
   endforeach()
 endif()
-mark_as_advanced(LibTorch_DIR LibTorch_PYTHON)
+mark_as_advanced(LibTorch_DIR LibTorch_PYTHON LibTorch_FMT_INCLUDE)

@@ -76,9 +76,8 @@ Subject scan_subject(const BenchOpRequest& request) {
   const at::Tensor u = sequence(-1, 1);
   const at::Tensor delta = request.softplus ? sequence(-4, 1) : sequence(0.001, 0.1);
   const at::Tensor A = draw({size.channels, size.states}, parameter, -2, -0.1);
-  const at::IntArrayRef factor = {size.batch, size.groups, size.states, size.length};
-  const at::Tensor B = draw(factor.vec(), size.dtype, -1, 1),
-                   C = draw(factor.vec(), size.dtype, -1, 1);
+  const std::vector<int64_t> factor = {size.batch, size.groups, size.states, size.length};
+  const at::Tensor B = draw(factor, size.dtype, -1, 1), C = draw(factor, size.dtype, -1, 1);
   const at::Tensor D = draw({size.channels}, parameter, -1, 1);
   Subject subject;
   subject.forward = [=, softplus = request.softplus] {

@@ -6,18 +6,19 @@
 #include <iostream>
 
 #include "linescan/cli/command.h"
+#include "linescan/device/allocation.h"
 #include "linescan/version.h"
 
 namespace linescan::cli {
 namespace {
 
 constexpr Command kCommands[] = {
-    {"train", "Train a network and write a run folder with checkpoints and a report", add_train},
-    {"eval", "Accuracy, loss and confusion matrix of a trained run on its test images", add_eval},
+    {"train", "Train a network; writes a run folder with a report", add_train},
+    {"eval", "Accuracy, loss and confusion matrix on the test images", add_eval},
     {"classify", "Name what is on PNG or JPEG images", add_classify},
-    {"forward", "Logits, loss and gradients from files of weights and inputs", add_forward},
+    {"forward", "Logits, loss and gradients from files of weights and input", add_forward},
     {"info", "Parameters, GFLOPs and stages of a network", add_info},
-    {"device", "What this machine can do, and the environment variables in force", add_device},
+    {"device", "What this machine can do; environment variables in force", add_device},
     {"plan", "How an operator would run a problem here", add_plan},
     {"check", "Judge the operators against the double-precision reference", add_check},
     {"bench", "Time operators and networks", add_bench},
@@ -28,7 +29,7 @@ int run(int argc, char** argv) {
   app.name("linescan");
   app.set_version_flag("--version", std::string("linescan ") + kVersion);
   app.require_subcommand(1);
-  app.get_formatter()->column_width(30);
+  app.get_formatter()->column_width(16);
   for (const Command& command : kCommands)
     command.add(*app.add_subcommand(command.name, command.summary));
   try {
@@ -73,5 +74,6 @@ int main(int argc, char** argv) {
   // Standard output belongs to results; everything said on the way goes to standard error.
   spdlog::set_default_logger(spdlog::stderr_logger_mt("linescan"));
   spdlog::set_pattern("%v");
+  linescan::keep_freed_memory();
   return linescan::cli::run(argc, argv);
 }

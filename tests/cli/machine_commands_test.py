@@ -1,0 +1,118 @@
+"""device, plan, check and bench as scripts use them. Run by CTest with the program's path in
+LINESCAN_PROGRAM."""
+
+import json
+import os
+import subprocess
+import unittest
+
+PROGRAM = os.environ["LINESCAN_PROGRAM"]
+MEASURED = {"ms_median", "ms_p10", "ms_p90", "gb_per_s", "share_of_floor"}
+THROUGHPUT = {"images_per_s", "ms_median", "ms_p10", "ms_p90", "peak_mb"}
+
+
+def run(*arguments, **environment):
+    return subprocess.run([PROGRAM, *arguments], capture_output=True, text=True, timeout=120,
+                          env={**os.environ, **environment})
+
+
+class MachineCommands(unittest.TestCase):
+    def document(self, *arguments, **environment):
+        done = run(*arguments, "--json", **environment)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return json.loads(done.stdout)
+
+    def assert_refused(self, arguments, message, **environment):
+        done = run(*arguments, **environment)
+        self.assertEqual(done.returncode, 2, (arguments, done.stdout, done.stderr))
+        self.assertEqual(done.stdout, "")
+        self.assertIn(message, done.stderr)
+        self.assertEqual(len(done.stderr.splitlines()), 1, done.stderr)
+
+    def test_version_and_help_of_every_command(self):
+        self.assertRegex(run("--version").stdout, r"^linescan \d+\.\d+\.\d+$")
+        overview = run("--help").stdout
+        self.assertLessEqual(max(map(len, overview.splitlines())), 80)
+        for command in ["train", "eval", "classify", "forward", "info", "device", "plan", "check",
+                        "bench"]:
+            self.assertIn(f"  {command}", overview)
+            done = run(command, "--help")
+            self.assertEqual(done.returncode, 0)
+            self.assertIn("Example:\n  linescan " + command, done.stdout)
+
+    def test_device_names_what_is_in_force(self):
+        document = self.document("device")
+        self.assertIn(document["simd"]["in_force"], document["simd"]["available"])
+        self.assertGreater(document["cpu"]["cores"], 0)
+        self.assertGreater(document["cpu"]["memory_bytes"], 0)
+        self.assertIsNone(document["environment"]["LINESCAN_SIMD"])
+        for target in document["simd"]["available"]:
+            forced = self.document("device", LINESCAN_SIMD=target)
+            self.assertEqual(forced["simd"]["in_force"], target)
+            self.assertEqual(forced["environment"]["LINESCAN_SIMD"], target)
+        self.assert_refused(["device"], "LINESCAN_SIMD: unknown instruction set 'AVX9'",
+                            LINESCAN_SIMD="AVX9")
+
+    def test_plan_prints_what_the_operator_would_do(self):
+        shape = "batch=8,channels=384,groups=1,length=3136,states=16"
+        document = self.document("plan", "selective_scan", "--shape", shape)
+        self.assertEqual(document["forward"]["tasks"], 8 * 384 // 64)
+        self.assertEqual(document["forward"]["exponentials"], 8 * 384 * 3136 * 16)
+        self.assertGreater(document["backward"]["workspace_bytes"], 0)
+        shape = "batch=2,channels=96,height=56,width=56,states=1,rank=6,routes="
+        four = self.document("plan", "ss2d", "--shape", shape + "cross")
+        one = self.document("plan", "ss2d", "--shape", shape + "0")
+        self.assertEqual(four["forward"]["exponentials"], 4 * one["forward"]["exponentials"])
+        self.assertIn("channel block", run("plan", "ss2d").stdout)
+
+    def test_check_judges_every_instruction_set(self):
+        document = self.document("check")
+        self.assertTrue(document["passed"])
+        self.assertEqual({row["simd"] for row in document["results"]},
+                         set(self.document("device")["simd"]["available"]))
+        for row in document["results"]:
+            self.assertLessEqual(row["error"], row["bound"], row)
+            self.assertGreater(row["bound"], 0)
+
+    def test_bench_op(self):
+        for op, shape in [("selective_scan", "batch=1,channels=8,length=64,states=2"),
+                          ("ss2d", "batch=1,channels=8,height=7,width=7,rank=1")]:
+            document = self.document("bench", "op", op, "--shape", shape, "--seconds", "0.05")
+            for direction in ("forward", "backward"):
+                self.assertLessEqual(MEASURED, set(document[direction]))
+                self.assertGreater(document[direction]["ms_median"], 0)
+
+    def test_bench_network(self):
+        document = self.document("bench", "network", "vmamba_fashion", "--size", "28", "--batch",
+                                 "4", "--seconds", "0.05")
+        for kind in ("inference", "training"):
+            self.assertLessEqual(THROUGHPUT, set(document[kind]))
+            self.assertGreater(document[kind]["images_per_s"], 0)
+            self.assertGreater(document[kind]["peak_mb"], 0)
+        self.assertIn("cpu", document["machine"])
+
+    def test_bad_input_is_one_line_and_exit_code_2(self):
+        for arguments, message in [
+            (["plan", "ss3d"], "unknown operator 'ss3d'; did you mean 'ss2d'?"),
+            (["plan", "ss2d", "--shape", "hight=3"], "did you mean 'height'?"),
+            (["plan", "ss2d", "--shape", "height=three"], "is 'three', expected an integer"),
+            (["plan", "ss2d", "--shape", "height=-1"], "height is -1, expected 0 to"),
+            (["plan", "ss2d", "--shape", "routes=16"], "routes is '16', expected"),
+            (["plan", "ss2d", "--dtype", "float33"], "unknown --dtype 'float33'"),
+            (["plan", "selective_scan", "--shape", "groups=7"], "7 groups, which do not divide"),
+            (["plan", "selective_scan", "--layout", "sideways"], "expected length or channels"),
+            (["plan", "selective_scan", "--threads", "0"], "--threads is 0"),
+            (["bench", "op", "ss2d", "--shape", "batch=0"], "nothing to time"),
+            (["bench", "op", "ss2d", "--seconds", "nan"], "--seconds is nan"),
+            (["bench", "network", "vmamba_fasion"], "did you mean 'vmamba_fashion'?"),
+            (["bench", "network", "vmamba_fashion", "--device", "cuda"], "code for cpu alone"),
+            (["bench", "network", "vmamba_fashion", "--precision", "fp8"], "--precision is fp8"),
+            (["bench", "network", "vmamba_fashion", "--batch", "0"], "--batch is 0"),
+            (["bench"], "subcommand is required"),
+            (["trian"], "linescan --help"),
+        ]:
+            self.assert_refused(arguments, message)
+
+
+if __name__ == "__main__":
+    unittest.main()

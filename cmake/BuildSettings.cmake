@@ -3,7 +3,6 @@
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
-set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 if(PROJECT_IS_TOP_LEVEL)
   set(CMAKE_RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/bin")
@@ -21,7 +20,8 @@ endif()
 
 # Every target of ours links this; nothing of it reaches users of the installed package.
 add_library(linescan_settings INTERFACE)
-target_compile_options(linescan_settings INTERFACE -Wall -Wextra -Wno-sign-compare)
+# -fPIC everywhere, programs too, so that one precompiled header of Torch serves them all.
+target_compile_options(linescan_settings INTERFACE -fPIC -Wall -Wextra -Wno-sign-compare)
 if(LINESCAN_SANITIZE)
   target_compile_options(linescan_settings INTERFACE
     -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer -O1)

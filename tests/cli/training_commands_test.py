@@ -244,6 +244,22 @@ class TrainingCommands(unittest.TestCase):
         for word in ("step", "loss", "bad-loss/checkpoints/step-"):
             self.assertIn(word, last)
 
+    def test_a_full_disk_ends_the_run_and_keeps_the_last_checkpoint(self):
+        disk = self.folder / "disk"
+        disk.mkdir()
+        mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)]
+        if os.geteuid() != 0 or subprocess.run(mount, capture_output=True).returncode != 0:
+            self.skipTest("mounting a small file system needs root")
+        try:
+            name = disk / "run"
+            result = self.tiny_train(name, "--epochs", 200, "--batch", 10, "--set", "keep=100")
+            self.assertEqual(result.returncode, 2, result.stderr)
+            self.assertIn("No space left on device", result.stderr.strip().splitlines()[-1])
+            self.assertEqual(run("eval", name, "--checkpoint", "last", "--json").returncode, 0)
+            self.assertEqual(list((name / "checkpoints").glob("*.tmp*")), [])
+        finally:
+            subprocess.run(["umount", str(disk)], check=True)
+
     def test_help_has_an_example(self):
         for command in ("train", "eval", "classify"):
             result = run(command, "--help")

@@ -1,0 +1,141 @@
+#include "linescan/train/checkpoint.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <cstring>
+#include <mutex>
+#include <nlohmann/json.hpp>
+
+#include "linescan/base/error.h"
+#include "linescan/models/tensor_file.h"
+#include "linescan/models/weights.h"
+#include "linescan/train/checkpoint_folder.h"
+
+namespace linescan {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+namespace {
+
+constexpr const char* kModelFile = "model.safetensors";
+constexpr const char* kAverageFile = "ema.safetensors";
+constexpr const char* kOptimizerFile = "optimizer.safetensors";
+
+json describe(const Dataset& data) {
+  return {{"classes", data.classes},
+          {"mean", data.normalisation.mean},
+          {"deviation", data.normalisation.deviation},
+          {"channels", data.train.channels},
+          {"height", data.train.height},
+          {"width", data.train.width}};
+}
+
+void load_optimizer(const fs::path& path, const AdamW& optimizer) {
+  const std::map<std::string, at::Tensor> stored = read_tensors(path);
+  const NamedTensors wanted = optimizer.state();
+  std::vector<std::string> wrong;
+  for (const auto& [name, tensor] : wanted) {
+    const auto found = stored.find(name);
+    if (found == stored.end() || found->second.sizes() != tensor.sizes())
+      wrong.push_back(fmt::format("{} [{}]", name, fmt::join(tensor.sizes(), ", ")));
+  }
+  if (!wrong.empty() || stored.size() != wanted.size())
+    throw_error<InvalidArgument>(
+        "checkpoint: {} has {} tensors, expected {}; it lacks {}", path.string(), stored.size(),
+        wanted.size(), wrong.empty() ? "none" : fmt::format("{}", fmt::join(wrong, ", ")));
+  const at::NoGradGuard no_grad;
+  for (const auto& [name, tensor] : wanted) {
+    at::Tensor target = tensor;
+    target.copy_(stored.at(name));
+  }
+}
+
+RunConfig config_of(const json& state, const fs::path& checkpoint) {
+  const std::string who = (checkpoint / "state.json").string();
+  if (!state.contains("config")) throw_error<InvalidArgument>("checkpoint: {} has no config", who);
+  return config_from_json(state["config"], who);
+}
+
+}  // namespace
+
+void save_checkpoint(const fs::path& checkpoints, const CheckpointTensors& tensors,
+                     const TrainingState& state, const RunConfig& config, const Dataset& data) {
+  CheckpointWriter writer(checkpoints, state.step);
+  save_weights(*tensors.network, writer.folder() / kModelFile);
+  if (tensors.average != nullptr) save_weights(*tensors.average, writer.folder() / kAverageFile);
+  write_tensors(writer.folder() / kOptimizerFile, tensors.optimizer->state());
+  json document = to_json(state);
+  document["config"] = to_json(config);
+  document["data"] = describe(data);
+  writer.commit(std::move(document));
+}
+
+TrainingState load_checkpoint(const fs::path& checkpoint, const CheckpointTensors& tensors) {
+  const json document = read_checkpoint_state(checkpoint);
+  TrainingState state = state_from_json(document, (checkpoint / "state.json").string());
+  load_weights(*tensors.network, checkpoint / kModelFile);
+  if (tensors.average != nullptr) load_weights(*tensors.average, checkpoint / kAverageFile);
+  load_optimizer(checkpoint / kOptimizerFile, *tensors.optimizer);
+  set_generator_state(state.rng);
+  return state;
+}
+
+RunConfig load_config(const fs::path& checkpoint) {
+  return config_of(read_checkpoint_state(checkpoint), checkpoint);
+}
+
+TrainedModel load_trained(const fs::path& checkpoint) {
+  const json document = read_checkpoint_state(checkpoint);
+  const std::string who = (checkpoint / "state.json").string();
+  const TrainingState state = state_from_json(document, who);
+  TrainedModel model;
+  model.checkpoint = checkpoint;
+  model.config = config_of(document, checkpoint);
+  try {
+    const json& data = document.at("data");
+    model.classes = data.at("classes").get<std::vector<std::string>>();
+    model.normalisation = {data.at("mean"), data.at("deviation")};
+    model.channels = data.at("channels");
+    model.height = data.at("height");
+    model.width = data.at("width");
+  } catch (const json::exception& error) {
+    throw_error<InvalidArgument>("checkpoint: {} does not describe its data: {}", who,
+                                 error.what());
+  }
+  model.network = VMamba(model.config.network);
+  const bool use_average = document["files"].contains(kAverageFile) &&
+                           (state.use_average || state.best_step < 0 || state.evaluation_due);
+  load_weights(*model.network, checkpoint / (use_average ? kAverageFile : kModelFile));
+  model.network->eval();
+  return model;
+}
+
+void seed_generator(uint64_t seed) {
+  at::Generator generator = at::detail::getDefaultCPUGenerator();
+  const std::lock_guard<std::mutex> lock(generator.mutex());
+  generator.set_current_seed(seed);
+}
+
+std::vector<uint8_t> generator_state() {
+  at::Generator generator = at::detail::getDefaultCPUGenerator();
+  const std::lock_guard<std::mutex> lock(generator.mutex());
+  const at::Tensor state = generator.get_state();
+  const uint8_t* bytes = state.const_data_ptr<uint8_t>();
+  return {bytes, bytes + state.numel()};
+}
+
+void set_generator_state(const std::vector<uint8_t>& state) {
+  at::Generator generator = at::detail::getDefaultCPUGenerator();
+  const std::lock_guard<std::mutex> lock(generator.mutex());
+  at::Tensor tensor = at::empty({static_cast<int64_t>(state.size())}, at::kByte);
+  if (tensor.numel() != generator.get_state().numel())
+    throw_error<InvalidArgument>("checkpoint: the rng has {} bytes, expected {}", state.size(),
+                                 generator.get_state().numel());
+  std::memcpy(tensor.mutable_data_ptr(), state.data(), state.size());
+  generator.set_state(tensor);
+}
+
+}  // namespace linescan

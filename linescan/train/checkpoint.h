@@ -1,0 +1,61 @@
+// A whole training run as a checkpoint: tensors, state and configuration, and back.
+//
+//   model.safetensors      the weights and buffers
+//   ema.safetensors        their average, where one is kept
+//   optimizer.safetensors  AdamW's moments
+//   state.json             TrainingState, the configuration, what the data look like, and the
+//                          sizes and hashes of the files (checkpoint_folder.h)
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "linescan/models/networks/vmamba.h"
+#include "linescan/train/config.h"
+#include "linescan/train/dataset.h"
+#include "linescan/train/optimizer.h"
+#include "linescan/train/state.h"
+
+namespace linescan {
+
+struct CheckpointTensors {
+  torch::nn::Module* network;
+  torch::nn::Module* average;  // null: none
+  const AdamW* optimizer;
+};
+
+// Writes checkpoints/step-N. Throws IoError; what was there before stays good.
+void save_checkpoint(const std::filesystem::path& checkpoints, const CheckpointTensors& tensors,
+                     const TrainingState& state, const RunConfig& config, const Dataset& data);
+
+// Verifies the checkpoint, copies its values into the tensors and sets PyTorch's generator. Throws
+// InvalidArgument naming the file that is missing, damaged or does not fit.
+TrainingState load_checkpoint(const std::filesystem::path& checkpoint,
+                              const CheckpointTensors& tensors);
+
+// What is needed to use a trained network without its data.
+struct TrainedModel {
+  std::filesystem::path checkpoint;
+  RunConfig config;
+  std::vector<std::string> classes;
+  Normalisation normalisation;
+  int64_t channels = 0, height = 0, width = 0;  // of the images that it was trained on
+  VMamba network{nullptr};                      // in evaluation mode
+};
+
+// The configuration that a checkpoint was written with, verified like the rest.
+RunConfig load_config(const std::filesystem::path& checkpoint);
+
+// Loads the more accurate of weights and average, by the last evaluation before the checkpoint;
+// the average where there was none. Throws InvalidArgument like load_checkpoint.
+TrainedModel load_trained(const std::filesystem::path& checkpoint);
+
+// PyTorch's CPU generator, which draws initial weights and dropped paths.
+void seed_generator(uint64_t seed);
+std::vector<uint8_t> generator_state();
+void set_generator_state(const std::vector<uint8_t>& state);
+
+}  // namespace linescan

@@ -1,0 +1,125 @@
+#include "linescan/train/config.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <string_view>
+
+#include "linescan/base/error.h"
+#include "linescan/files/toml.h"
+#include "linescan/models/networks/registry.h"
+
+namespace linescan {
+
+using nlohmann::json;
+
+namespace {
+
+constexpr const char* kKind = "option";
+
+// "recipe.lr" -> "lr": tables group a file for its reader, they do not change what a name means.
+std::string_view bare_name(std::string_view name) {
+  for (std::string_view table : {"network.", "recipe."})
+    if (name.starts_with(table)) return name.substr(table.size());
+  return name;
+}
+
+bool assigned(const Assignments& assignments, std::string_view name) {
+  return std::any_of(assignments.begin(), assignments.end(),
+                     [&](const auto& assignment) { return bare_name(assignment.first) == name; });
+}
+
+void assign(RunConfig* config, std::string_view name, const std::string& text) {
+  const std::vector<Option> options = config->options();
+  Recipe& recipe = config->recipe;
+  set_option(options, kKind, bare_name(name), text);
+  if (bare_name(name) == "epochs" && recipe.epochs > 0) recipe.minutes = 0;
+  if (bare_name(name) == "minutes" && recipe.minutes > 0) recipe.epochs = 0;
+}
+
+void expect_fit(const char* name, int64_t got, int64_t least, int64_t most, const char* why) {
+  if (got < least || got > most)
+    throw_error<InvalidArgument>("option {} is {}, expected {}{}, {}", name, got,
+                                 least == most ? "" : "at least ", least, why);
+}
+
+}  // namespace
+
+std::vector<Option> RunConfig::options() {
+  std::vector<Option> all = {{"data", &data, "data set by name, or a folder of four IDX files"},
+                             {"model", &model, "network by name"}};
+  for (std::vector<Option> part : {network.options(), recipe.options()})
+    std::move(part.begin(), part.end(), std::back_inserter(all));
+  return all;
+}
+
+std::pair<std::string, std::string> parse_assignment(const std::string& text) {
+  const std::size_t equals = text.find('=');
+  if (equals == std::string::npos || equals == 0)
+    throw_error<InvalidArgument>("{} is '{}', expected key=value", kKind, text);
+  return {text.substr(0, equals), text.substr(equals + 1)};
+}
+
+RunConfig make_config(const Assignments& assignments) {
+  RunConfig config;
+  for (const auto& [name, text] : assignments)
+    if (bare_name(name) == "model") config.model = text;
+  config.network = named_model(config.model);
+  for (const auto& [name, text] : assignments) assign(&config, name, text);
+  if (config.recipe.epochs == 0 && config.recipe.minutes == 0) config.recipe.minutes = 2;
+  config.recipe.validate();
+  return config;
+}
+
+RunConfig resumed_config(const RunConfig& run, const Assignments& assignments) {
+  constexpr std::string_view kMayChange[] = {"threads", "keep", "log_every", "save_minutes"};
+  RunConfig config = run;
+  for (const auto& [name, text] : assignments) assign(&config, name, text);
+  RunConfig before = run;
+  const std::vector<Option> old_options = before.options(), options = config.options();
+  for (std::size_t i = 0; i < options.size(); ++i) {
+    const std::string got = to_text(options[i].target), had = to_text(old_options[i].target);
+    if (got != had && std::find(std::begin(kMayChange), std::end(kMayChange), options[i].name) ==
+                          std::end(kMayChange))
+      throw_error<InvalidArgument>("option {} is {}, expected {} as the run to be resumed has it",
+                                   options[i].name, got, had);
+  }
+  config.recipe.validate();
+  return config;
+}
+
+void fit_to_data(RunConfig* config, const Assignments& assignments, const ImageSet& images,
+                 int64_t classes) {
+  VMambaConfig& network = config->network;
+  if (!assigned(assignments, "in_channels")) network.in_channels = images.channels;
+  if (!assigned(assignments, "classes")) network.classes = classes;
+  if (!assigned(assignments, "image_size")) network.image_size = images.height;
+  network.validate();
+  expect_fit("in_channels", network.in_channels, images.channels, images.channels,
+             "the channels of the images");
+  expect_fit("classes", network.classes, classes, int64_t{1} << 32, "as the labels need");
+  if (network.backbone)
+    throw_error<InvalidArgument>(
+        "option backbone is true, expected false: training needs a classifier");
+  stage_shapes(network, images.height, images.width);
+}
+
+json to_json(const RunConfig& config) {
+  RunConfig copy = config;  // the tables of options point into the object and may change it
+  return {{"data", copy.data},
+          {"model", copy.model},
+          {"network", to_json(copy.network.options())},
+          {"recipe", to_json(copy.recipe.options())}};
+}
+
+RunConfig config_from_json(const json& object, const std::string& who) {
+  Assignments assignments;
+  try {
+    assignments = parse_toml_options(format_toml_options(object), who);
+  } catch (const json::exception& error) {
+    throw_error<InvalidArgument>("checkpoint: {} is not the configuration of a run: {}", who,
+                                 error.what());
+  }
+  return make_config(assignments);
+}
+
+}  // namespace linescan

@@ -1,0 +1,55 @@
+// What a run is: its data, its network and its recipe, put together from defaults, a TOML file and
+// key=value assignments, and written down so that the run can be repeated.
+//
+// All options of the network (vmamba_config.h) and of the recipe (recipe.h) share one set of names.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "linescan/models/networks/vmamba_config.h"
+#include "linescan/train/image_set.h"
+#include "linescan/train/recipe.h"
+
+namespace linescan {
+
+struct RunConfig {
+  std::string data = "fashion-mnist";    // a name, or the folder of four IDX files
+  std::string model = "vmamba_fashion";  // the named network whose options are the defaults
+  VMambaConfig network;
+  Recipe recipe;
+
+  std::vector<Option> options();  // data, model, then network's and recipe's
+};
+
+using Assignments = std::vector<std::pair<std::string, std::string>>;  // name, text
+
+// "key=value"; throws InvalidArgument for text without a key.
+std::pair<std::string, std::string> parse_assignment(const std::string& text);
+
+// Later assignments win, whatever their order the network's name is read first. A key may carry the
+// table that it has in a TOML file ("network.dims", "recipe.lr"). A budget given in epochs replaces
+// one in minutes and the other way round; without any it is two minutes. Throws InvalidArgument:
+// unknown name (with the nearest of all), unreadable or illegal value.
+RunConfig make_config(const Assignments& assignments);
+
+// The same on top of a complete configuration, for `--resume`: throws InvalidArgument unless every
+// assignment says what the run has already. Only threads, keep, log_every and save_minutes, which
+// change no weight, are taken over.
+RunConfig resumed_config(const RunConfig& run, const Assignments& assignments);
+
+// Sets the network's channels, classes and image size to those of the data unless they were
+// assigned. Throws InvalidArgument where an assigned value does not fit the data, and for a network
+// without classifier.
+void fit_to_data(RunConfig* config, const Assignments& assignments, const ImageSet& images,
+                 int64_t classes);
+
+// {"data", "model", "network": {...}, "recipe": {...}}: the content of config.toml too.
+nlohmann::json to_json(const RunConfig& config);
+
+// Throws InvalidArgument; `who` names the file.
+RunConfig config_from_json(const nlohmann::json& object, const std::string& who);
+
+}  // namespace linescan

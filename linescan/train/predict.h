@@ -1,0 +1,19 @@
+// From images to class probabilities.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "linescan/models/networks/vmamba.h"
+#include "linescan/train/batch.h"
+#include "linescan/train/image_set.h"
+
+namespace linescan {
+
+// Log-probabilities [count, classes] of images [first, first + count), without gradients. The
+// network is used in the mode that it is in: call eval() first. Throws NotFinite naming the image
+// whose logits are NaN or infinite.
+std::vector<float> log_probabilities(VMamba& network, const ImageSet& images, int64_t first,
+                                     int64_t count, const BatchAssembler& assembler);
+
+}  // namespace linescan

@@ -1,0 +1,86 @@
+// The training loop: batches in, updates, evaluations on the held-out images and checkpoints out,
+// until the budget is spent or a signal asks to stop.
+//
+// Every number depends on the configuration, the data and the machine alone (threads and
+// instruction set included). Under an epoch budget a run that was interrupted and resumed therefore
+// ends with the same bytes as one that was not. Under a minutes budget the clock decides the
+// learning rate, so two runs differ.
+#pragma once
+
+#include <atomic>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "linescan/models/networks/vmamba.h"
+#include "linescan/train/average.h"
+#include "linescan/train/batch.h"
+#include "linescan/train/config.h"
+#include "linescan/train/dataset.h"
+#include "linescan/train/metrics.h"
+#include "linescan/train/optimizer.h"
+#include "linescan/train/progress.h"
+#include "linescan/train/sampler.h"
+#include "linescan/train/state.h"
+
+namespace linescan {
+
+// How the loop talks to whoever runs it. Empty functions and a null pointer are allowed.
+struct TrainingHooks {
+  std::function<void(const ProgressFacts&)> progress = {};  // after every step and evaluation
+  std::function<void(const std::string&)> message = {};     // something worth a line
+  const std::atomic<int>* stop_signal = nullptr;  // not 0: finish the step, save and return
+};
+
+class Trainer {
+ public:
+  // `config` must be complete (fit_to_data) and valid; `data` must outlive the trainer. Makes the
+  // network from the seed; touches no file. Throws InvalidArgument where batch and data do not fit.
+  Trainer(const RunConfig& config, const Dataset& data, TrainingHooks hooks);
+
+  // Begins a new run in its folder, which must exist, with the checkpoint of step 0.
+  void start(const std::filesystem::path& run);
+
+  // Goes on in the folder of a run from its last checkpoint, verified first. Later checkpoints and
+  // lines of metrics are removed.
+  void resume(const std::filesystem::path& run);
+
+  // Trains until the budget is spent (true) or a signal has come (false); in both cases the last
+  // step is saved. Throws NotFinite naming the step, the first bad tensor and the last checkpoint,
+  // and IoError where something cannot be written; the last checkpoint stays good in both cases.
+  bool run();
+
+  const TrainingState& state() const { return state_; }
+
+ private:
+  std::filesystem::path checkpoints() const { return run_ / "checkpoints"; }
+  bool stopped() const;
+  bool budget_spent() const;
+  double budget_progress() const;
+  bool evaluation_falls_due() const;
+  at::Tensor make_batch(std::span<const int64_t> indices, int64_t epoch) const;
+  void step();
+  [[noreturn]] void report_non_finite(const at::Tensor& input, double loss, double norm);
+  void log_interval(int64_t epoch, double lr, double norm);
+  bool evaluate_held_out();
+  void save();
+  void report_progress() const;
+
+  RunConfig config_;
+  const Dataset& data_;
+  TrainingHooks hooks_;
+  std::filesystem::path run_;
+
+  Sampler sampler_;
+  BatchAssembler assembler_;
+  VMamba network_;
+  VMamba averaged_{nullptr};  // null without EMA
+  std::optional<WeightAverage> average_;
+  AdamW optimizer_;
+  std::optional<MetricsLog> metrics_;
+  TrainingState state_;
+  ProgressFacts facts_;
+};
+
+}  // namespace linescan

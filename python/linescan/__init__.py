@@ -1,0 +1,103 @@
+"""Linescan's operators for PyTorch: loads the library, names the operators, documents them.
+
+    import torch, linescan
+    out, last_state = linescan.selective_scan(u, delta, A, B, C, delta_softplus=True)
+
+Needs a torch that can be imported (tools/setup.sh full) and liblinescan_torch.so, built by
+`cmake --build --preset release` or installed by `cmake --install`. The operators are differentiable,
+pass torch.compile(fullgraph=True), and are also there as torch.ops.linescan.*.
+
+Everywhere: data tensors (u, delta, B, C, z; x and the projection weights) share one type of float32,
+float16, bfloat16 or float64; parameters of the recurrence (A, A_log, D, biases, states) are float32,
+or float64 where the data is. Wrong shapes, types or devices raise RuntimeError with one line that
+names the argument, what was got and what was expected.
+"""
+
+import pathlib
+
+import torch
+
+_NAME = "liblinescan_torch.so"
+
+
+def _load_library():
+    package = pathlib.Path(__file__).resolve().parent
+    source_tree = package.parents[1]
+    prefix = (package / "../../../..").resolve()  # installed: PREFIX/share/linescan/python/linescan
+    places = [
+        source_tree / "build" / "release" / "lib",
+        prefix / "lib",
+        prefix / "lib64",
+        *prefix.glob("lib/*-linux-gnu"),
+    ]
+    for place in places:
+        if (place / _NAME).exists():
+            torch.ops.load_library(str(place / _NAME))
+            return
+    looked = ", ".join(str(place) for place in places)
+    raise ImportError(f"{_NAME} is in none of {looked}; build it with ./check.sh or ./quickstart.sh")
+
+
+_load_library()
+
+
+def selective_scan(u, delta, A, B, C, D=None, z=None, delta_bias=None, initial_state=None,
+                   delta_softplus=False, out_dtype=None):
+    """Selective scan (S6) along the last dimension; returns (out, last_state).
+
+    dt = delta + delta_bias, through softplus if delta_softplus;
+    h[t] = exp(dt[t] A) h[t-1] + dt[t] B[t] u[t];  out[t] = C[t] . h[t] + D u[t], times silu(z[t]).
+
+    u, delta, z, out            [batch, channels, length]
+    A                           [channels, states], real
+    B, C                        [batch, groups, states, length], or [batch, states, length] for one
+                                group, or [channels, states] for constants in time
+    D, delta_bias               [channels]
+    initial_state, last_state   [batch, channels, states]
+    out_dtype                   type of out; that of u if None
+
+    channels must be a multiple of groups; channel c reads group c // (channels // groups). Any length
+    and any number of states from 1 up. Differentiable in every tensor, last_state included.
+    """
+    return torch.ops.linescan.selective_scan(
+        u, delta, A, B, C, D, z, delta_bias, initial_state, delta_softplus, out_dtype)
+
+
+def selective_scan_step(u, delta, A, B, C, D=None, z=None, delta_bias=None, delta_softplus=False, *,
+                        state):
+    """One token of selective_scan: advances `state` in place and returns the token's output.
+
+    u, delta, z, result         [batch, channels]
+    B, C                        [batch, groups, states], [batch, states] or [channels, states]
+    A, D, delta_bias            as in selective_scan
+    state                       [batch, channels, states], overwritten
+
+    For inference: not differentiable.
+    """
+    return torch.ops.linescan.selective_scan_step(
+        u, delta, A, B, C, D, z, delta_bias, delta_softplus, state=state)
+
+
+def ss2d(x, x_proj_weight, x_proj_bias, dt_proj_weight, dt_proj_bias, A_log, D, routes,
+         out_dtype=None):
+    """Selective scan of an image along K routes, summed back onto the pixels.
+
+    Along route k: (dts, B, C) = x_proj_weight[k] x + x_proj_bias[k];
+    delta = dt_proj_weight[k] dts; then selective_scan with A = -exp(A_log[k]), D[k],
+    delta_bias = dt_proj_bias[k] and softplus.
+
+    x, result                   [batch, channels, height, width], contiguous or channels-last; the
+                                result has the strides of x
+    x_proj_weight, x_proj_bias  [K, rank + 2 states, channels], [K, rank + 2 states] or None
+    dt_proj_weight              [K, channels, rank]
+    dt_proj_bias                [K, channels]
+    A_log, D                    [K * channels, states], [K * channels]
+    routes                      K integers of four bits: 1 column-major, 2 reverse within the line,
+                                4 reverse the order of the lines, 8 restart the state at every line;
+                                [0, 1, 6, 7] is VMamba's cross scan
+    out_dtype                   type of the result; that of x if None
+
+    Differentiable in every tensor.
+    """
+    return torch.ops.linescan.ss2d(
+        x, x_proj_weight, x_proj_bias, dt_proj_weight, dt_proj_bias, A_log, D, list(routes), out_dtype)

@@ -11,7 +11,8 @@ step_log=      # its log
 run_step() {
   local name=$1 begin=$SECONDS ticker=
   shift
-  step_log="$step_logs/${name//[^A-Za-z0-9]/-}.log"
+  step_log=${name%% (*}
+  step_log="$step_logs/${step_log//[^A-Za-z0-9]/-}.log"
   mkdir -p "$step_logs"
   if [[ -t 1 ]]; then
     show_seconds "$name" & ticker=$!

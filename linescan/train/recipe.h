@@ -1,5 +1,5 @@
 // How a network is trained: every number of it, with the default that suits a small network on
-// small images, minutes of training and a batch of 128.
+// small images, a few minutes of training.
 #pragma once
 
 #include <cstdint>
@@ -28,12 +28,12 @@ struct Recipe {
   double beta2 = 0.999;
   double eps = 1e-8;
   double clip = 5;  // largest global norm of the gradient; 0 = no clipping
-  double label_smoothing = 0.05;
+  double label_smoothing = 0;
   double ema = 0.998;  // decay of the averaged weights; 0 = none
 
   // Augmentation.
   bool flip = true;
-  int64_t shift = 2;  // pixels
+  int64_t shift = 1;  // pixels
 
   // Book-keeping; none of these changes the weights.
   int64_t eval_every = 1;    // epochs

@@ -161,10 +161,11 @@ std::string curves_section(const RunData& run) {
   body += rate_chart(metrics, steps) + throughput_chart(metrics, steps) +
           gradient_chart(metrics, steps);
   body += "</div>";
-  return section(kTitle,
-                 "Faint lines are single steps, strong lines their mean over a twentieth of the "
-                 "run. Validation images are held out from training.",
-                 body);
+  return section(
+      kTitle,
+      "Faint lines are values as logged, strong lines their mean over a twentieth of the "
+      "run. Validation images are held out from training.",
+      body);
 }
 
 }  // namespace linescan::report

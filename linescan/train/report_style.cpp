@@ -151,11 +151,15 @@ section > .facts { max-width: 640px; margin-top: 10px; }
 }
 @media print {
   @page { margin: 14mm; }
-  main { max-width: none; padding: 0; }
+  :root { --paper: #ffffff; }
+  main { max-width: none; padding: 0; zoom: .68; }
   section { padding-top: 26px; }
   h2, .lead { break-after: avoid; }
   .pair { grid-template-columns: repeat(2, minmax(0, 1fr)); }
   .trio { grid-template-columns: repeat(3, minmax(0, 1fr)); }
+  .split { grid-template-columns: minmax(0, 8fr) minmax(0, 5fr); }
+  .headline { grid-template-columns: minmax(290px, 5fr) 8fr; }
+  .pair, .trio, section:has(.split) { break-inside: avoid; }
   .key, .picture { -webkit-print-color-adjust: exact; print-color-adjust: exact; }
 }
 )css";

@@ -48,7 +48,7 @@ std::string config_tables(const Table& config) {
   std::map<std::string, Rows> parts;
   for (const auto& [key, value] : config.rows) {
     const std::size_t dot = key.find('.');
-    const std::string part = dot == std::string::npos ? "" : key.substr(0, dot);
+    const std::string part = dot == std::string::npos ? "run" : key.substr(0, dot);
     if (!parts.contains(part)) order.push_back(part);
     parts[part].emplace_back(dot == std::string::npos ? key : key.substr(dot + 1), value);
   }

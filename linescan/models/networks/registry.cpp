@@ -36,11 +36,10 @@ VMambaConfig fashion() {
   config.in_channels = 1;
   config.classes = 10;
   config.image_size = 28;
-  config.dims = {48};
-  config.depths = {2, 2};
+  config.dims = {64};
+  config.depths = {4};
   config.mlp_ratio = 2;
-  config.stem_stride = 2;
-  config.drop_path = 0.05;
+  config.drop_path = 0;
   return config;
 }
 

@@ -181,9 +181,7 @@ void add_bench_op(CLI::App& bench) {
   command.add_flag("--softplus", request->softplus, "selective_scan: delta through a softplus");
   command.add_option("--seconds", request->seconds, "time to spend on each measurement");
   command.add_flag("--json", request->json, "one JSON document on standard output");
-  add_example(
-      command,
-      "linescan bench op selective_scan --shape batch=8,channels=384,length=3136,states=16");
+  add_example(command, "linescan bench op selective_scan --shape channels=384,states=16");
   command.callback([request] { run_bench_op(*request); });
 }
 

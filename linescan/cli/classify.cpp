@@ -89,8 +89,7 @@ void add_classify(CLI::App& command) {
       ->required();
   command
       .add_option("pictures", options->paths,
-                  "PNG or JPEG files, or folders of them; resized and turned grey as the network "
-                  "needs it (fashion-mnist: bright clothes on black)")
+                  "PNG or JPEG files or folders, resized for the network")
       ->required();
   command.add_option("--topk", options->top_k, "how many labels a picture")->capture_default_str();
   command.add_flag("--json", options->json, "print [{file, labels: [{name, probability}]}]");

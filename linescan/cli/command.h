@@ -3,8 +3,11 @@
 
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
+#include <span>
+#include <string>
 
 #include "linescan/base/error.h"
+#include "linescan/base/options.h"
 
 namespace linescan::cli {
 
@@ -29,6 +32,12 @@ void print_json(const nlohmann::json& document);
 
 // Adds "Example:" and the text to the command's help.
 void add_example(CLI::App& command, const char* example);
+
+// "  name = value" and what it means, for each option, in 80 columns: what --set can change.
+std::string describe_options(std::span<const Option> options);
+
+// The names, separated by commas, in 80 columns.
+std::string wrap_names(std::span<const std::string> names);
 
 void add_train(CLI::App& command);
 void add_eval(CLI::App& command);

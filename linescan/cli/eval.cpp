@@ -109,7 +109,7 @@ void add_eval(CLI::App& command) {
       ->check(CLI::IsMember({"best", "last"}));
   command
       .add_option("--export-images", options->export_images,
-                  "only write the first N test images as PNG files named after their class")
+                  "only write the first N test images as PNG files")
       ->expected(2)
       ->type_name("N FOLDER");
   command.add_flag("--json", options->json,

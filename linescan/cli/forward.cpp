@@ -119,12 +119,10 @@ void add_forward(CLI::App& command) {
       ->required();
   command
       .add_option("--input", request->input,
-                  "safetensors file: x [batch, channels, height, width], perhaps labels [batch]")
+                  "safetensors: x [batch, channels, height, width], labels")
       ->required();
   command
-      .add_option("--output", request->output,
-                  "file to write: logits; with labels also loss (mean cross entropy) and "
-                  "grad.<parameter>")
+      .add_option("--output", request->output, "logits; with labels also loss and grad.<parameter>")
       ->required();
   command.add_option("--dtype", request->dtype, "type to compute in: float32 or float64");
   add_example(command,

@@ -74,12 +74,14 @@ void run_info(const InfoRequest& request) {
 
 void add_info(CLI::App& command) {
   auto request = std::make_shared<InfoRequest>();
-  command.add_option("model", request->model, "name of the network")->required();
+  command.add_option("model", request->model, "name of the network (below)")->required();
   command.add_option("--set", request->settings, "change an option of the network: key=value")
       ->allow_extra_args(false);
   command.add_option("--size", request->size,
                      "height and width of the image in pixels, of itself the network's own");
   command.add_flag("--json", request->json, "one JSON document on standard output");
+  command.footer("Networks:\n" + wrap_names(model_names()) + "\nWhat --set can change:\n" +
+                 describe_options(VMambaConfig().options()) + '\n');
   add_example(command, "linescan info vmamba_tiny_s1l8 --size 384 --set states=2 --json");
   command.callback([request] { run_info(*request); });
 }

@@ -62,12 +62,6 @@ int run(int argc, char** argv) {
 
 }  // namespace
 
-void print_json(const nlohmann::json& document) { std::cout << document.dump(2) << '\n'; }
-
-void add_example(CLI::App& command, const char* example) {
-  command.footer(std::string("Example:\n  ") + example);
-}
-
 }  // namespace linescan::cli
 
 int main(int argc, char** argv) {

@@ -12,8 +12,8 @@ namespace linescan::cli {
 
 inline constexpr const char* kShapeHelp =
     "selective_scan: batch= channels= groups= length= states=\n"
-    "ss2d: batch= channels= height= width= states= rank= routes=cross|one|two|cascade|rotated or "
-    "codes joined by '+'";
+    "ss2d: batch= channels= height= width= states= rank= routes=\n"
+    "routes: cross, one, two, cascade, rotated or codes: 0+6";
 
 // A named set of routes or codes joined by '+': "cross", "0+6".
 std::vector<int64_t> parse_routes(std::string_view text);

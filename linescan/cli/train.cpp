@@ -89,19 +89,13 @@ void add_direct(CLI::App& command, const std::shared_ptr<TrainOptions>& options,
       ->type_name("");
 }
 
-std::string join_names(const std::vector<std::string>& names) {
-  std::string text;
-  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
-  return text;
-}
-
 }  // namespace
 
 void add_train(CLI::App& command) {
   const auto options = std::make_shared<TrainOptions>();
   add_direct(command, options, "--data", "data",
              "data set: fashion-mnist (default), or a folder of four IDX files");
-  add_direct(command, options, "--model", "model", "network: " + join_names(model_names()));
+  add_direct(command, options, "--model", "model", "name of the network (below)");
   command.add_option("--config", options->config,
                      "TOML file with options, such as a run's config.toml");
   command
@@ -123,10 +117,13 @@ void add_train(CLI::App& command) {
                      "run folder (default: the next of runs/001, runs/002, ...)");
   command.add_flag("--resume", options->resume,
                    "go on with the run in --run from its last checkpoint");
-  add_example(
-      command,
-      "linescan train --data fashion-mnist --model vmamba_fashion --minutes 2 --run runs/first\n"
-      "  linescan train --run runs/first --resume");
+  RunConfig defaults;
+  command.footer("Networks:\n" + wrap_names(model_names()) +
+                 "\nWhat --set and --config can change:\n" + describe_options(defaults.options()) +
+                 '\n');
+  add_example(command,
+              "linescan train --data fashion-mnist --minutes 2 --run runs/first\n"
+              "  linescan train --run runs/first --resume");
   command.callback([options] { train(*options); });
 }
 

@@ -39,6 +39,7 @@ class MachineCommands(unittest.TestCase):
             done = run(command, "--help")
             self.assertEqual(done.returncode, 0)
             self.assertIn("Example:\n  linescan " + command, done.stdout)
+            self.assertLessEqual(max(map(len, done.stdout.splitlines())), 80, command)
 
     def test_device_names_what_is_in_force(self):
         document = self.document("device")

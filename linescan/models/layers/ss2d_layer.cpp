@@ -4,12 +4,11 @@
 
 #include "linescan/binding/ss2d.h"
 #include "linescan/models/layers/dense.h"
+#include "linescan/ops/ss2d/route.h"
 
 namespace linescan {
 namespace {
 
-// A route's bits, as linescan::ss2d reads them.
-constexpr int64_t kColumnMajor = 1, kReverseInLine = 2, kReverseLines = 4, kRestart = 8;
 constexpr int64_t kReverse = kReverseInLine | kReverseLines;
 
 constexpr int64_t kCross[] = {0, kColumnMajor, kReverse, kReverse | kColumnMajor};

@@ -107,9 +107,11 @@ struct Inputs {
 
   // Steps first .. first + steps - 1. dt becomes the step size; `slope`, if wanted, d dt / d delta.
   ScanTile<T> LoadSteps(int64_t first, int64_t steps, T* slope = nullptr) {
+    const int64_t next = first + steps, ahead = HWY_MIN(time_tile, size.length - next);
     const auto load = [&](const TensorView& tensor, T* to) HWY_ATTR {
       LoadTile(SequenceWindow(tensor, block, first), steps, block.channels, block.width, to,
                kChannelBlock);
+      if (ahead > 0) PrefetchWindow(SequenceWindow(tensor, block, next), ahead, block.channels);
     };
     load(p.delta, dt);
     load(p.u, u);
@@ -176,6 +178,7 @@ void ForwardTask(const SelectiveScanProblem& p, const SelectiveScanSize& size,
   for (int64_t first = 0; first < size.length; first += plan.time_tile) {
     const int64_t steps = HWY_MIN(plan.time_tile, size.length - first);
     const ScanTile<T> tile = in.LoadSteps(first, steps);
+    PrefetchWindow(SequenceWindow(p.out, in.block, first), steps, in.block.channels);
     StartOutput(tile, in.D, y);
     ScanForward<true>(tile, h, y);
     if (p.z)

@@ -1,0 +1,53 @@
+#include "linescan/cli/command.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <iostream>
+#include <sstream>
+
+namespace linescan::cli {
+
+void print_json(const nlohmann::json& document) { std::cout << document.dump(2) << '\n'; }
+
+void add_example(CLI::App& command, const char* example) {
+  command.footer(command.get_footer() + "Example:\n  " + example);
+}
+
+namespace {
+
+// Appends the words to `text`, whose last line is `start`, in lines of at most 80 columns; lines
+// after the first are indented as far as `start` is long.
+void append_wrapped(std::string& text, const std::string& start, const std::string& words) {
+  constexpr std::size_t kColumns = 80;
+  std::string line = start;
+  std::istringstream stream(words);
+  bool empty = true;
+  for (std::string word; stream >> word; empty = false) {
+    if (!empty && line.size() + 1 + word.size() > kColumns) {
+      text += line + '\n';
+      line = std::string(start.size(), ' ');
+      empty = true;
+    }
+    line += (empty ? "" : " ") + word;
+  }
+  text += line + '\n';
+}
+
+}  // namespace
+
+std::string describe_options(std::span<const Option> options) {
+  std::string text;
+  for (const Option& option : options)
+    append_wrapped(text, fmt::format("  {:<28}", option.name + " = " + to_text(option.target)),
+                   option.help);
+  return text;
+}
+
+std::string wrap_names(std::span<const std::string> names) {
+  std::string text;
+  append_wrapped(text, "  ", fmt::format("{}", fmt::join(names, ", ")));
+  return text;
+}
+
+}  // namespace linescan::cli

@@ -22,7 +22,7 @@ std::tuple<at::Tensor, at::Tensor> selective_scan(
     std::optional<at::ScalarType> out_dtype = {});
 
 // One token: u, delta, z [batch, channels]; B, C [batch, groups, states], [batch, states] or
-// [channels, states]. Advances state [batch, channels, states] in place; returns [batch, channels].
+// [channels, states] (read as [batch, states] where batch equals channels). Advances state [batch, channels, states] in place; returns [batch, channels].
 at::Tensor selective_scan_step(const at::Tensor& u, const at::Tensor& delta, const at::Tensor& A,
                                const at::Tensor& B, const at::Tensor& C,
                                const std::optional<at::Tensor>& D,

@@ -41,6 +41,7 @@ nlohmann::json describe() {
 
 void print_text() {
   const Cpu& machine = cpu();
+  const std::string target = simd_target();  // may refuse LINESCAN_SIMD: before anything is printed
   const auto row = [](const char* name, const std::string& value) {
     std::cout << fmt::format("{:<14}{}\n", name, value);
   };
@@ -49,8 +50,7 @@ void print_text() {
   row("memory", fmt::format("{:.1f} GiB", static_cast<double>(machine.memory_bytes) / (1 << 30)));
   row("caches", fmt::format("L1 {} KiB, L2 {} KiB, L3 {} KiB", machine.l1_bytes / 1024,
                             machine.l2_bytes / 1024, machine.l3_bytes / 1024));
-  row("instructions",
-      fmt::format("{} (can run: {})", simd_target(), fmt::join(simd_targets(), ", ")));
+  row("instructions", fmt::format("{} (can run: {})", target, fmt::join(simd_targets(), ", ")));
   row("system", machine.system);
   row("LibTorch", fmt::format("{}, kernels for {}", TORCH_VERSION, at::get_cpu_capability()));
   row("GPUs", "none used: this build has no CUDA code");

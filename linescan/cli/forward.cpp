@@ -126,8 +126,8 @@ void add_forward(CLI::App& command) {
       ->required();
   command.add_option("--dtype", request->dtype, "type to compute in: float32 or float64");
   add_example(command,
-              "linescan forward vmamba_fashion --weights model.safetensors "
-              "--input batch.safetensors --output result.safetensors");
+              "linescan forward vmamba_fashion --weights model.safetensors \\\n"
+              "      --input batch.safetensors --output result.safetensors");
   command.callback([request] { run_forward(*request); });
 }
 

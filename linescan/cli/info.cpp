@@ -78,7 +78,7 @@ void add_info(CLI::App& command) {
   command.add_option("--set", request->settings, "change an option of the network: key=value")
       ->allow_extra_args(false);
   command.add_option("--size", request->size,
-                     "height and width of the image in pixels, of itself the network's own");
+                     "height and width of the image; default: the network's");
   command.add_flag("--json", request->json, "one JSON document on standard output");
   command.footer("Networks:\n" + wrap_names(model_names()) + "\nWhat --set can change:\n" +
                  describe_options(VMambaConfig().options()) + '\n');

@@ -31,8 +31,9 @@ using Vec = hn::Vec<hn::ScalableTag<T>>;
 
 // ---- Functions ---------------------------------------------------------------------------------
 
-// exp(x) (not named Exp: argument-dependent lookup would find Highway's too). In float32: relative error below 1.3e-7 where exp(x) is a normal number; zero below
-// 2^-126, infinity from 2^127.5 on; NaN stays NaN. 14 instructions without a branch or a table.
+// exp(x) (not named Exp: argument-dependent lookup would find Highway's too). In float32: a few
+// roundings where exp(x) is a normal number; zero below 2^-126.5, infinity from 2^127.5 on; NaN
+// stays NaN. 14 instructions without a branch or a table.
 //
 // x = (k + r) ln 2 with integer k and |r| <= 1/2; adding 1.5 * 2^23 + 127 leaves k + 127, the
 // exponent field of 2^k, in the low bits of the sum. exp(r ln 2) is a polynomial of degree 6,

@@ -9,7 +9,7 @@
 //
 // Numerics:  state and sums in float32 (float64 for float64 data). Every sum has a fixed order that
 //            depends on the sizes alone: not on threads.
-// Reference: reference.cpp; bounds in tests/ops/selective_scan_test.cpp.
+// Reference: reference.cpp; the bound in sample.h.
 // Chosen by: the only CPU variant.
 
 #include <cstring>

@@ -8,7 +8,7 @@
 //
 // Numerics:  delta, state and sums in float32 (float64 for float64 data); routes are added in their
 //            order. Every sum has a fixed order that depends on the sizes alone: not on threads.
-// Reference: reference.cpp; bounds in tests/ops/ss2d_test.cpp.
+// Reference: reference.cpp; the bound in sample.h.
 // Chosen by: the only CPU variant.
 
 #include <cstring>

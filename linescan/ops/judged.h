@@ -38,7 +38,11 @@ struct Tracked {
   friend Tracked operator+(Tracked a, Tracked b) { return {a.value + b.value, a.size + b.size}; }
   friend Tracked operator-(Tracked a) { return {-a.value, a.size}; }
   friend Tracked operator-(Tracked a, Tracked b) { return a + -b; }
-  friend Tracked operator*(Tracked a, Tracked b) { return {a.value * b.value, a.size * b.size}; }
+  // Each factor's error is multiplied by the other's value, not by its size: sizes of long products
+  // would grow without bound where the numbers themselves decay.
+  friend Tracked operator*(Tracked a, Tracked b) {
+    return {a.value * b.value, std::abs(a.value) * b.size + a.size * std::abs(b.value)};
+  }
   Tracked& operator+=(Tracked b) { return *this = *this + b; }
 };
 

@@ -37,6 +37,7 @@ class SampleTensor {
   // True if nothing outside the tensor's elements was written.
   bool margins_intact() const;
   std::vector<std::byte> bytes() const { return memory_; }
+  std::vector<std::byte>& memory() { return memory_; }  // the whole allocation, margins included
 
   void set(int64_t i, int64_t j, int64_t k, int64_t l, double value);
 

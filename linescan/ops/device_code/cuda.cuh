@@ -1,0 +1,137 @@
+// What kernels are written with: CUDA's own words, and the few of ours that the compiler does not
+// have. tests/support/cuda_on_cpu.h gives the same words a meaning on the CPU, so that the kernels
+// are judged where there is no GPU; whatever a kernel uses beyond plain CUDA C++ belongs here.
+#pragma once
+
+#ifdef LINESCAN_CUDA_ON_CPU  // defined, with everything below, by tests/support/cuda_on_cpu.h
+#else
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+#include <source_location>
+
+#include "linescan/ops/device_code/cuda_error.h"
+#include "linescan/ops/gpu_stream.h"
+
+namespace linescan {
+
+inline constexpr unsigned kAllLanes = 0xFFFFFFFFu;
+
+// 2^x and log2(x) of the special-function units: 2 ulp; subnormal results are zero.
+__device__ __forceinline__ float exp2_approx(float x) {
+  float result;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+  return result;
+}
+__device__ __forceinline__ float log2_approx(float x) {
+  float result;
+  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+  return result;
+}
+__device__ __forceinline__ float reciprocal_approx(float x) {
+  float result;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+  return result;
+}
+
+// base + a * b bytes, in one instruction.
+template <typename T>
+__device__ __forceinline__ T* offset_bytes(T* base, int a, int b) {
+  T* result;
+  asm("mad.wide.s32 %0, %1, %2, %3;" : "=l"(result) : "r"(a), "r"(b), "l"(base));
+  return result;
+}
+// Makes the assembler keep a number that is the same in the whole warp, instead of computing it anew
+// wherever it is used; it does not see through a shuffle.
+__device__ __forceinline__ void keep(int& number) { number = __shfl_sync(kAllLanes, number, 0); }
+
+// 16 bytes from global to shared memory without passing registers; both 16-byte aligned.
+__device__ __forceinline__ void copy_async_16(void* shared, const void* global) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(
+                   static_cast<unsigned>(__cvta_generic_to_shared(shared))),
+               "l"(global)
+               : "memory");
+}
+__device__ __forceinline__ void commit_copies() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+// Waits until at most kPending of this thread's committed groups are under way.
+template <int kPending>
+__device__ __forceinline__ void wait_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+
+// d = A B + c on the tensor cores: A [16, k], B [k, 8], c and d [16, 8] spread over the warp as PTX defines.
+// Lane 4 g + q holds rows g, g + 8 of A, column g of B, and of c columns 2q, 2q + 1 of rows g, g + 8.
+__device__ __forceinline__ void mma_bf16(float (&d)[4], const uint32_t (&a)[4],
+                                         const uint32_t (&b)[2], const float (&c)[4]) {  // k = 16
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, "
+      "{%4,%5,%6,%7}, {%8,%9}, {%10,%11,%12,%13};"
+      : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "f"(c[0]), "f"(c[1]),
+        "f"(c[2]), "f"(c[3]));
+}
+__device__ __forceinline__ void mma_f16(float (&d)[4], const uint32_t (&a)[4],
+                                        const uint32_t (&b)[2], const float (&c)[4]) {  // k = 16
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, "
+      "{%4,%5,%6,%7}, {%8,%9}, {%10,%11,%12,%13};"
+      : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "f"(c[0]), "f"(c[1]),
+        "f"(c[2]), "f"(c[3]));
+}
+__device__ __forceinline__ void mma_tf32(float (&d)[4], const uint32_t (&a)[4],
+                                         const uint32_t (&b)[2], const float (&c)[4]) {  // k = 8
+  asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, "
+      "{%4,%5,%6,%7}, {%8,%9}, {%10,%11,%12,%13};"
+      : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "f"(c[0]), "f"(c[1]),
+        "f"(c[2]), "f"(c[3]));
+}
+// Transposes an 8 x 8 matrix of 16-bit numbers; lane 4 g + q holds row g, columns 2q and 2q + 1.
+__device__ __forceinline__ uint32_t transpose_8x8(uint32_t rows) {
+  uint32_t result;
+  asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(result) : "r"(rows));
+  return result;
+}
+
+// The block's dynamic shared memory, 128-byte aligned.
+__device__ __forceinline__ unsigned char* shared_memory() {
+  extern __shared__ __align__(128) unsigned char linescan_shared[];
+  return linescan_shared;
+}
+
+// One-dimensional grids only: y and z end at 65 535 blocks.
+struct LaunchShape {
+  int64_t grid;
+  int block;
+  int64_t shared_bytes = 0;
+};
+
+// Throws DeviceError with the CUDA error's own words.
+inline void check_cuda(cudaError_t error, const char* what,
+                       std::source_location where = std::source_location::current()) {
+  if (error != cudaSuccess)
+    throw_cuda_error(what, cudaGetErrorName(error), cudaGetErrorString(error), where);
+}
+
+// Launches kernel(args...); `what` names it in errors. An empty grid is legal and does nothing.
+template <typename... Parameters, typename... Args>
+void launch(const char* what, void (*kernel)(Parameters...), const LaunchShape& shape,
+            GpuStream stream, Args&&... args) {
+  if (shape.grid == 0) return;
+  if (shape.shared_bytes > 48 * 1024)  // more is granted on request only
+    check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                    static_cast<int>(shape.shared_bytes)),
+               what);
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(static_cast<unsigned>(shape.grid));
+  config.blockDim = dim3(static_cast<unsigned>(shape.block));
+  config.dynamicSmemBytes = static_cast<std::size_t>(shape.shared_bytes);
+  config.stream = static_cast<cudaStream_t>(stream.handle);
+  check_cuda(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(args)...), what);
+}
+
+}  // namespace linescan
+
+#endif  // LINESCAN_CUDA_ON_CPU

@@ -1,0 +1,15 @@
+# The CUDA kernels, relative to linescan/: compiled by nvcc into linescan_kernels, and as C++ for the
+# emulator that judges them where there is no GPU (tests/ops).
+set(LINESCAN_KERNELS
+  ops/depthwise_conv/backward.cu
+  ops/depthwise_conv/forward.cu
+  ops/device_code/ordered_sum.cu
+  ops/layer_norm/backward.cu
+  ops/layer_norm/forward.cu
+  ops/selective_scan/backward.cu
+  ops/selective_scan/forward.cu
+  ops/selective_scan/ordered_sums.cu
+  ops/ss2d/backward.cu
+  ops/ss2d/backward_sums.cu
+  ops/ss2d/forward.cu
+  ops/ss2d/tile_states.cu)

@@ -1,0 +1,202 @@
+#include "tests/support/cuda_on_cpu.h"
+
+#include <cstdlib>
+#include <memory>
+#include <vector>
+
+#include "linescan/base/error.h"
+
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/common_interface_defs.h>
+#endif
+
+dim3 threadIdx, blockIdx, blockDim, gridDim;
+
+// Saves the registers that a call must keep on the running stack, stores its pointer at *save, and
+// goes on where the stack `load` was left.
+asm(R"(
+.text
+.globl linescan_switch_stack
+.type linescan_switch_stack,@function
+linescan_switch_stack:
+  pushq %rbp
+  pushq %rbx
+  pushq %r12
+  pushq %r13
+  pushq %r14
+  pushq %r15
+  movq %rsp, (%rdi)
+  movq %rsi, %rsp
+  popq %r15
+  popq %r14
+  popq %r13
+  popq %r12
+  popq %rbx
+  popq %rbp
+  ret
+.size linescan_switch_stack,.-linescan_switch_stack
+)");
+extern "C" void linescan_switch_stack(void** save, void* load);
+
+namespace linescan::on_cpu {
+namespace {
+
+constexpr std::size_t kStackBytes = 128 * 1024;
+constexpr int kLanes = 32;
+
+struct Warp {
+  int arrived = 0, exchanges = 0;  // lanes at the exchange under way; exchanges completed
+  alignas(16) unsigned char offers[2][kLanes * kLargestExchange];
+};
+
+struct Fiber {
+  std::unique_ptr<unsigned char[]> stack;
+  void* pointer = nullptr;
+  const int* waits_for = nullptr;  // goes on when *waits_for differs from `seen`
+  int seen = 0;
+  bool done = false;
+};
+
+// The block that runs; blocks run one after another.
+struct Block {
+  std::vector<Fiber> fibers;
+  std::vector<Warp> warps;
+  std::vector<unsigned char> shared;
+  int arrived = 0, barriers = 0, alive = 0;
+  int current = 0;
+  void* scheduler = nullptr;
+  void (*thread)(void*) = nullptr;
+  void* context = nullptr;
+};
+Block block;
+
+const void* scheduler_stack = nullptr;
+std::size_t scheduler_stack_bytes = 0;
+
+void enter_fiber(Fiber& fiber) {
+#if defined(__SANITIZE_ADDRESS__)
+  void* fake = nullptr;
+  __sanitizer_start_switch_fiber(&fake, fiber.stack.get(), kStackBytes);
+#endif
+  linescan_switch_stack(&block.scheduler, fiber.pointer);
+#if defined(__SANITIZE_ADDRESS__)
+  __sanitizer_finish_switch_fiber(fake, nullptr, nullptr);
+#endif
+}
+
+void leave_fiber(bool for_good) {
+  Fiber& fiber = block.fibers[block.current];
+#if defined(__SANITIZE_ADDRESS__)
+  void* fake = nullptr;
+  __sanitizer_start_switch_fiber(for_good ? nullptr : &fake, scheduler_stack,
+                                 scheduler_stack_bytes);
+#else
+  static_cast<void>(for_good);
+#endif
+  linescan_switch_stack(&fiber.pointer, block.scheduler);
+#if defined(__SANITIZE_ADDRESS__)
+  __sanitizer_finish_switch_fiber(fake, &scheduler_stack, &scheduler_stack_bytes);
+#endif
+}
+
+void run_thread() {
+#if defined(__SANITIZE_ADDRESS__)
+  __sanitizer_finish_switch_fiber(nullptr, &scheduler_stack, &scheduler_stack_bytes);
+#endif
+  block.thread(block.context);
+  block.fibers[block.current].done = true;
+  --block.alive;
+  leave_fiber(true);
+  std::abort();
+}
+
+void start(Fiber& fiber) {
+  if (!fiber.stack) fiber.stack.reset(new unsigned char[kStackBytes]);
+  // As after six pushes and a call from nowhere: `ret` enters run_thread with an aligned stack.
+  auto* top = reinterpret_cast<void**>(
+      (reinterpret_cast<std::uintptr_t>(fiber.stack.get()) + kStackBytes) & ~std::uintptr_t{15});
+  *--top = nullptr;
+  *--top = reinterpret_cast<void*>(&run_thread);
+  for (int i = 0; i < 6; ++i) *--top = nullptr;
+  fiber.pointer = top;
+  fiber.waits_for = nullptr;
+  fiber.done = false;
+}
+
+void wait_for_change(const int& counter, int seen) {
+  Fiber& fiber = block.fibers[block.current];
+  fiber.waits_for = &counter;
+  fiber.seen = seen;
+  leave_fiber(false);
+}
+
+}  // namespace
+
+void block_barrier() {
+  const int seen = block.barriers;
+  if (++block.arrived == static_cast<int>(block.fibers.size())) {
+    block.arrived = 0;
+    ++block.barriers;
+  } else {
+    wait_for_change(block.barriers, seen);
+  }
+}
+
+const unsigned char* warp_exchange(const void* value, int bytes) {
+  Warp& warp = block.warps[block.current / kLanes];
+  const int seen = warp.exchanges;
+  unsigned char* offers = warp.offers[seen % 2];
+  std::memcpy(offers + (block.current % kLanes) * kLargestExchange, value, bytes);
+  if (++warp.arrived == kLanes) {
+    warp.arrived = 0;
+    ++warp.exchanges;
+  } else {
+    wait_for_change(warp.exchanges, seen);
+  }
+  return offers;
+}
+
+unsigned char* dynamic_shared_memory() {
+  auto address = reinterpret_cast<std::uintptr_t>(block.shared.data());
+  return block.shared.data() + (128 - address % 128) % 128;
+}
+
+void run_grid(const char* what, int64_t grid, int threads, int64_t shared_bytes,
+              void (*thread)(void*), void* context) {
+  static bool reversed = true;
+  reversed = !reversed;
+  if (threads % kLanes != 0)
+    throw_error<DeviceError>("{}: {} threads a block, expected a multiple of 32", what, threads);
+  block.fibers.resize(threads);
+  block.warps.assign(threads / kLanes, {});
+  block.thread = thread;
+  block.context = context;
+  blockDim = {static_cast<unsigned>(threads)};
+  gridDim = {static_cast<unsigned>(grid)};
+  for (int64_t b = 0; b < grid; ++b) {
+    blockIdx = {static_cast<unsigned>(b), 0, 0};
+    // Exactly what was asked for, so that the sanitizer sees the end; + 127 to align the start.
+    block.shared.assign(static_cast<std::size_t>(shared_bytes) + 127, 0xFF);
+    block.arrived = 0;
+    block.alive = threads;
+    for (Fiber& fiber : block.fibers) start(fiber);
+    while (block.alive > 0) {
+      bool progress = false;
+      for (int i = 0; i < threads; ++i) {
+        const int index = reversed ? threads - 1 - i : i;
+        Fiber& fiber = block.fibers[index];
+        if (fiber.done || (fiber.waits_for != nullptr && *fiber.waits_for == fiber.seen)) continue;
+        fiber.waits_for = nullptr;
+        block.current = index;
+        threadIdx = {static_cast<unsigned>(index), 0, 0};
+        enter_fiber(fiber);
+        progress = true;
+      }
+      if (!progress)
+        throw_error<DeviceError>("{}: block {} waits at a barrier that not all threads reach", what,
+                                 b);
+    }
+  }
+}
+
+}  // namespace linescan::on_cpu

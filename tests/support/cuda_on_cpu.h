@@ -1,0 +1,255 @@
+// Runs the CUDA kernels on the CPU, one block after another, one fiber a thread, so that their logic
+// is judged where there is no GPU (and under the address sanitizer). A .cu file compiled as C++ with
+// this header included first and LINESCAN_CUDA_ON_CPU defined finds here what cuda.cuh would give.
+//
+// Threads run until they meet a barrier or exchange values within their warp. Every second launch
+// runs the lanes in reverse order, so that a missing barrier shows as a result that changes.
+// Shared memory starts as NaN in every block. A barrier that not all threads reach is reported.
+//
+// Not modelled: memory ordering between blocks, divergence, timing.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <utility>
+
+#include "linescan/base/half.h"
+#include "linescan/ops/gpu_stream.h"
+
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+#define __shared__ static
+#define __align__(bytes) alignas(bytes)
+#define __constant__ static
+#define __grid_constant__
+
+struct dim3 {
+  unsigned x = 1, y = 1, z = 1;
+};
+struct alignas(8) float2 {
+  float x, y;
+};
+struct alignas(16) float4 {
+  float x, y, z, w;
+};
+struct alignas(8) uint2 {
+  unsigned x, y;
+};
+struct alignas(16) uint4 {
+  unsigned x, y, z, w;
+};
+inline float2 make_float2(float x, float y) { return {x, y}; }
+inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
+inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
+
+using std::max;
+using std::min;
+
+inline float __uint_as_float(uint32_t bits) { return std::bit_cast<float>(bits); }
+inline uint32_t __float_as_uint(float x) { return std::bit_cast<uint32_t>(x); }
+inline int __float_as_int(float x) { return std::bit_cast<int>(x); }
+inline float __int_as_float(int bits) { return std::bit_cast<float>(bits); }
+struct __half {
+  uint16_t bits;
+};
+inline __half __ushort_as_half(uint16_t bits) { return {bits}; }
+inline uint16_t __half_as_ushort(__half x) { return x.bits; }
+inline float __half2float(__half x) { return linescan::float16_to_float(x.bits); }
+inline __half __float2half_rn(float x) { return {linescan::float_to_float16(x)}; }
+template <typename T>
+T __ldg(const T* address) {
+  return *address;
+}
+inline float rsqrtf(float x) { return 1 / std::sqrt(x); }
+inline unsigned __umulhi(unsigned a, unsigned b) {
+  return static_cast<unsigned>((uint64_t{a} * b) >> 32);
+}
+inline void __threadfence() {}
+
+extern dim3 threadIdx, blockIdx, blockDim, gridDim;
+
+namespace linescan {
+
+inline constexpr unsigned kAllLanes = 0xFFFFFFFFu;
+
+namespace on_cpu {
+
+inline constexpr int kLargestExchange = 64;  // bytes that a lane may offer its warp at once
+
+// Waits until all threads of the block have called it.
+void block_barrier();
+// Offers `bytes` at `value` to the warp, waits for all its lanes; what lane i offered is at i *
+// kLargestExchange behind the returned address until the warp's next exchange but one.
+const unsigned char* warp_exchange(const void* value, int bytes);
+unsigned char* dynamic_shared_memory();
+void run_grid(const char* what, int64_t grid, int block, int64_t shared_bytes,
+              void (*thread)(void* context), void* context);
+
+inline int lane() { return static_cast<int>(threadIdx.x % 32); }
+
+template <typename T>
+T read_lane(const T& value, int source) {
+  static_assert(sizeof(T) <= kLargestExchange);
+  const unsigned char* offers = warp_exchange(&value, sizeof(T));
+  T result;
+  std::memcpy(&result, offers + (source & 31) * kLargestExchange, sizeof(T));
+  return result;
+}
+
+}  // namespace on_cpu
+
+inline float flush_subnormal(float x) {
+  return std::abs(x) < 0x1p-126f ? std::copysign(0.f, x) : x;
+}
+inline float exp2_approx(float x) { return flush_subnormal(std::exp2(flush_subnormal(x))); }
+inline float log2_approx(float x) { return std::log2(flush_subnormal(x)); }
+inline float reciprocal_approx(float x) { return flush_subnormal(1 / flush_subnormal(x)); }
+
+template <typename T>
+T* offset_bytes(T* base, int a, int b) {
+  return reinterpret_cast<T*>(reinterpret_cast<std::uintptr_t>(base) + int64_t{a} * b);
+}
+inline void keep(int&) {}
+
+inline void copy_async_16(void* shared, const void* global) { std::memcpy(shared, global, 16); }
+inline void commit_copies() {}
+template <int kPending>
+void wait_copies() {}
+
+inline unsigned char* shared_memory() { return on_cpu::dynamic_shared_memory(); }
+
+struct LaunchShape {
+  int64_t grid;
+  int block;
+  int64_t shared_bytes = 0;
+};
+
+template <typename... Parameters, typename... Args>
+void launch(const char* what, void (*kernel)(Parameters...), const LaunchShape& shape, GpuStream,
+            Args&&... args) {
+  const auto call = [&] { kernel(static_cast<Parameters>(args)...); };
+  on_cpu::run_grid(
+      what, shape.grid, shape.block, shape.shared_bytes,
+      [](void* context) { (*static_cast<decltype(call)*>(context))(); },
+      const_cast<void*>(static_cast<const void*>(&call)));
+}
+
+}  // namespace linescan
+
+inline void __syncthreads() { linescan::on_cpu::block_barrier(); }
+inline void __syncwarp(unsigned = linescan::kAllLanes) {
+  const char nothing = 0;
+  linescan::on_cpu::warp_exchange(&nothing, 1);
+}
+template <typename T>
+T __shfl_sync(unsigned, T value, int source, int width = 32) {
+  const int lane = linescan::on_cpu::lane();
+  return linescan::on_cpu::read_lane(value, (lane & ~(width - 1)) | (source & (width - 1)));
+}
+template <typename T>
+T __shfl_xor_sync(unsigned, T value, int mask, int width = 32) {
+  const int lane = linescan::on_cpu::lane(), source = lane ^ mask;
+  return linescan::on_cpu::read_lane(value, source / width == lane / width ? source : lane);
+}
+template <typename T>
+T __shfl_up_sync(unsigned, T value, int by, int width = 32) {
+  const int lane = linescan::on_cpu::lane(), source = lane - by;
+  return linescan::on_cpu::read_lane(value, source >= (lane & ~(width - 1)) ? source : lane);
+}
+template <typename T>
+T __shfl_down_sync(unsigned, T value, int by, int width = 32) {
+  const int lane = linescan::on_cpu::lane(), source = lane + by;
+  return linescan::on_cpu::read_lane(value, source / width == lane / width ? source : lane);
+}
+inline unsigned __ballot_sync(unsigned, int predicate) {
+  const int value = predicate != 0;
+  const unsigned char* offers = linescan::on_cpu::warp_exchange(&value, sizeof(value));
+  unsigned bits = 0;
+  for (int i = 0; i < 32; ++i) {
+    int other;
+    std::memcpy(&other, offers + i * linescan::on_cpu::kLargestExchange, sizeof(other));
+    bits |= static_cast<unsigned>(other) << i;
+  }
+  return bits;
+}
+
+namespace linescan {
+
+namespace on_cpu {
+
+struct Operands {
+  uint32_t a[4], b[2];
+};
+
+// d = A B + c, the warp's lanes holding A [16, k], B [k, 8] and c [16, 8] as PTX lays them out. `pick`
+// gives element `index` of k of a register pair: (operands' registers, index) -> float.
+template <class Pick>
+void multiply_fragments(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2],
+                        const float (&c)[4], int depth, const Pick& pick) {
+  Operands own;
+  std::memcpy(own.a, a, sizeof(a));
+  std::memcpy(own.b, b, sizeof(b));
+  const unsigned char* offers = warp_exchange(&own, sizeof(own));
+  const auto of_lane = [&](int source) {
+    Operands result;
+    std::memcpy(&result, offers + source * kLargestExchange, sizeof(result));
+    return result;
+  };
+  const int g = lane() / 4, q = lane() % 4, per_lane = depth / 8;  // neighbours in k of a register
+  for (int i = 0; i < 4; ++i) {
+    const int row = g + 8 * (i / 2), column = 2 * q + i % 2;
+    float sum = c[i];
+    for (int k = 0; k < depth; ++k) {
+      const int half = k / (depth / 2), inside = k % (depth / 2);
+      const Operands left = of_lane((row % 8) * 4 + inside / per_lane);
+      const Operands right = of_lane(column * 4 + inside / per_lane);
+      sum += pick(left.a[row / 8 + 2 * half], inside % per_lane) *
+             pick(right.b[half], inside % per_lane);
+    }
+    d[i] = sum;
+  }
+}
+
+inline float half_of(uint32_t word, int index, bool bfloat) {
+  const auto bits = static_cast<uint16_t>(word >> (16 * index));
+  return bfloat ? bfloat16_to_float(bits) : float16_to_float(bits);
+}
+
+}  // namespace on_cpu
+
+inline void mma_bf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2],
+                     const float (&c)[4]) {
+  on_cpu::multiply_fragments(d, a, b, c, 16,
+                             [](uint32_t word, int i) { return on_cpu::half_of(word, i, true); });
+}
+inline void mma_f16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2],
+                    const float (&c)[4]) {
+  on_cpu::multiply_fragments(d, a, b, c, 16,
+                             [](uint32_t word, int i) { return on_cpu::half_of(word, i, false); });
+}
+inline void mma_tf32(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2],
+                     const float (&c)[4]) {
+  on_cpu::multiply_fragments(
+      d, a, b, c, 8, [](uint32_t word, int) { return std::bit_cast<float>(word & 0xFFFFE000u); });
+}
+inline uint32_t transpose_8x8(uint32_t rows) {
+  const unsigned char* offers = on_cpu::warp_exchange(&rows, sizeof(rows));
+  const int g = on_cpu::lane() / 4, q = on_cpu::lane() % 4;
+  uint32_t result = 0;
+  for (int i = 0; i < 2; ++i) {
+    uint32_t word;
+    std::memcpy(&word, offers + ((2 * q + i) * 4 + g / 2) * on_cpu::kLargestExchange, sizeof(word));
+    result |= ((word >> (16 * (g % 2))) & 0xFFFFu) << (16 * i);
+  }
+  return result;
+}
+
+}  // namespace linescan
+
+inline int __any_sync(unsigned mask, int predicate) { return __ballot_sync(mask, predicate) != 0; }

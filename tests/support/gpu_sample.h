@@ -1,0 +1,86 @@
+// Moves sample tensors to the GPU and back, margins included, so that kernels meet device memory.
+// Under the emulator (cuda_on_cpu.h) both are the same memory, and nothing moves.
+#pragma once
+
+#ifndef LINESCAN_CUDA_ON_CPU
+#include <cuda_runtime.h>
+#endif
+
+#include <stdexcept>
+#include <utility>
+#include <vector>
+
+#include "linescan/device/gpu.h"
+#include "linescan/ops/sample_tensor.h"
+
+namespace linescan::testing {
+
+#ifdef LINESCAN_CUDA_ON_CPU
+
+inline bool have_gpu() { return true; }
+inline const Gpu& test_gpu() { return find_gpu("h100"); }
+
+class GpuTensors {
+ public:
+  TensorView take(SampleTensor& tensor) { return tensor.view(); }
+  void bring_back() {}
+};
+using GpuWorkspace = Workspace;
+
+#else
+
+inline bool have_gpu() { return !gpus().empty(); }
+inline const Gpu& test_gpu() { return gpus().front(); }
+
+inline void expect_cuda(cudaError_t error) {
+  if (error != cudaSuccess) throw std::runtime_error(cudaGetErrorString(error));
+}
+
+class GpuTensors {
+ public:
+  GpuTensors() = default;
+  GpuTensors(const GpuTensors&) = delete;
+  ~GpuTensors() {
+    for (const auto& [device, memory] : tensors_) cudaFree(device);
+  }
+  // The tensor's view on a copy of its memory; undefined if the tensor is.
+  TensorView take(SampleTensor& tensor) {
+    if (!tensor) return {};
+    std::vector<std::byte>& memory = tensor.memory();
+    void* device = nullptr;
+    expect_cuda(cudaMalloc(&device, memory.size()));
+    tensors_.emplace_back(device, &memory);
+    expect_cuda(cudaMemcpy(device, memory.data(), memory.size(), cudaMemcpyHostToDevice));
+    TensorView view = tensor.view();
+    view.data =
+        static_cast<std::byte*>(device) + (static_cast<std::byte*>(view.data) - memory.data());
+    return view;
+  }
+  // Waits for the device and copies everything back.
+  void bring_back() {
+    expect_cuda(cudaDeviceSynchronize());
+    for (const auto& [device, memory] : tensors_)
+      expect_cuda(cudaMemcpy(memory->data(), device, memory->size(), cudaMemcpyDeviceToHost));
+  }
+
+ private:
+  std::vector<std::pair<void*, std::vector<std::byte>*> > tensors_;
+};
+
+class GpuWorkspace {
+ public:
+  explicit GpuWorkspace(int64_t bytes) {
+    expect_cuda(cudaMalloc(&memory_, bytes + 1));
+    expect_cuda(cudaMemset(memory_, 0xFF, bytes + 1));
+  }
+  GpuWorkspace(const GpuWorkspace&) = delete;
+  ~GpuWorkspace() { cudaFree(memory_); }
+  std::byte* data() { return static_cast<std::byte*>(memory_); }
+
+ private:
+  void* memory_ = nullptr;
+};
+
+#endif  // LINESCAN_CUDA_ON_CPU
+
+}  // namespace linescan::testing

@@ -58,12 +58,12 @@ void SelectiveScanSample::run(const ParallelFor& parallel_for, int64_t threads) 
   }
 }
 
-std::vector<NamedVerdict> SelectiveScanSample::judge() const {
+std::vector<NamedVerdict> SelectiveScanSample::judge(double bound) const {
   const SelectiveScanJudge ahead = reference_forward(problem),
                            back = reference_backward(problem, gradients);
   std::vector<NamedVerdict> verdicts;
   const auto add = [&](const char* name, const SampleTensor& got, const Judged& expected) {
-    if (got) verdicts.push_back(judge_sample(name, got, expected, kSelectiveScanBound));
+    if (got) verdicts.push_back(judge_sample(name, got, expected, bound));
   };
   add("out", out, ahead.out);
   add("last_state", last, ahead.last_state);

@@ -1,7 +1,7 @@
 // The door of selective_scan (S6, arXiv:2312.00752). Equations and gradients: README.md.
 //
 //   check(problem)                 throws InvalidArgument; everything below trusts its input
-//   plan(size, pass, threads)      a value to print and compare (plan.h)
+//   plan(size, pass, threads)      a value to print and compare (plan.h); gpu_plan.h has the GPU's
 //   forward / backward             fill the outputs; no checks, no allocation
 //   reference_forward / _backward  the definition, in double, with an error bound for every number
 #pragma once
@@ -9,8 +9,10 @@
 #include <cstddef>
 
 #include "linescan/base/tensor_view.h"
+#include "linescan/ops/gpu_stream.h"
 #include "linescan/ops/judged.h"
 #include "linescan/ops/parallel.h"
+#include "linescan/ops/selective_scan/gpu_plan.h"
 #include "linescan/ops/selective_scan/plan.h"
 
 namespace linescan {
@@ -48,6 +50,16 @@ void forward(const SelectiveScanProblem& problem, const SelectiveScanPlan& plan,
              std::byte* workspace, const ParallelFor& parallel_for);
 void backward(const SelectiveScanProblem& problem, const SelectiveScanGradients& gradients,
               const SelectiveScanPlan& plan, std::byte* workspace, const ParallelFor& parallel_for);
+
+// The same on a GPU, for problems that check() and check_gpu() accept: every pointer, `workspace`'s
+// too (256-byte boundary), is memory of the current device. Work is put on the stream, nothing waits,
+// nothing is allocated, two runs give identical bits. `last_state` may be undefined here.
+// check_gpu throws Unsupported for float64 and for sizes that the kernels cannot count.
+void check_gpu(const SelectiveScanProblem& problem);
+void forward(const SelectiveScanProblem& problem, const SelectiveScanGpuPlan& plan,
+             std::byte* workspace, GpuStream stream);
+void backward(const SelectiveScanProblem& problem, const SelectiveScanGradients& gradients,
+              const SelectiveScanGpuPlan& plan, std::byte* workspace, GpuStream stream);
 
 struct SelectiveScanJudge {
   Judged out, last_state;                                     // forward

@@ -1,0 +1,401 @@
+// Selective scan on the GPU, backward. Walks a row's tiles from the last one to the first; a tile's
+// states are computed again from the state at its start (forward.cu has left it).
+//
+//   gh[t,n] = C[t,n] gy[t] + k[t+1,n]     k[t,n] = a[t,n] gh[t,n]     gy: of out, times silu(z)
+//   gB = gh dt u    gC = gy h             summed over the rows of a group
+//   gu = D gy + dt sum_n gh B             gdt = u sum_n gh B + sum_n A k h[t-1]
+//   gA = sum_t dt k h[t-1]                gD = sum_t gy u        ginitial = k[0]
+//
+//   Shapes as in forward.cu; a gradient has the shape of its tensor.
+// Sums over rows: the lanes of a warp by shuffles, its block's warps through shared memory, blocks and
+//            batch by ordered_sums.cu; every order is fixed by the plan.
+// Reference: reference.cpp; derivation in README.md.
+// Chosen by: gpu_plan.cpp: serial (a lane has a row) or segmented.
+
+#include <algorithm>
+
+#include "linescan/ops/device_code/segments.cuh"
+#include "linescan/ops/device_code/softplus.cuh"
+#include "linescan/ops/selective_scan/gpu_carries.cuh"
+#include "linescan/ops/selective_scan/gpu_factor_sums.cuh"
+#include "linescan/ops/selective_scan/gpu_fetch.cuh"
+#include "linescan/ops/selective_scan/gpu_write.cuh"
+#include "linescan/ops/selective_scan/ordered_sums.h"
+
+namespace linescan {
+namespace {
+
+constexpr int kMaxThreads = 192;
+constexpr int kFirstSum = kRates + 1;  // carried array of gA; behind it gB and gC if constant
+
+// What a state needs before its steps can begin; loaded while the state before it is at work.
+struct Ahead {
+  float A;
+  float k;      // gradient of the state at the tile's end
+  float A_sum;  // gA of the tiles behind
+};
+
+template <int kSegments, bool kConstant, bool kGate>
+__global__ void __launch_bounds__(kMaxThreads, 2)
+    scan_backward(const __grid_constant__ SelectiveScanGpuArguments args) {
+  using Shape = GpuShape<kSegments>;
+  const GpuPlace<kSegments> place(args);
+  unsigned char* shared = shared_memory();
+  float* exchange = reinterpret_cast<float*>(shared + args.shared.exchange) +
+                    place.warp * kGpuWarp * kGpuSegmentPitch;
+  unsigned char* arrivals = shared + args.shared.arrivals;
+  const int chunk_floats = 2 * args.state_tile * Shape::kPitch;
+  float* sums = reinterpret_cast<float*>(shared + args.shared.sums);
+  const GpuSequence& z_input = args.inputs[2];
+  const GpuSequence& gradient = args.inputs[3];
+
+  const bool first_lane = place.exists() && place.segment == 0;
+  const GpuCarries carries(args, place);
+  const int constant_C =
+      kFirstSum + 1 + args.factors[0].constant;  // arrays of constant factors' sums
+  const auto look_ahead = [&](int n) {
+    const bool some = n < args.states && place.exists();
+    return Ahead{some ? *carries(kRates, n) : 0, some ? *carries(0, n) : 0,
+                 some ? *carries(kFirstSum, n) : 0};
+  };
+  const int block_rows = args.warps * Shape::kRows;
+  const auto states_of = [&](int parity) {
+    return reinterpret_cast<float*>(shared + args.shared.states) +
+           parity * args.state_tile * block_rows;
+  };
+  const auto chunk_at = [&](int tile, int first) {
+    return GpuChunk<kSegments>{GpuTile<kSegments>(args, tile), first,
+                               min(args.states - first, args.state_tile)};
+  };
+
+  const auto bring_chunk = [&](int tile, int first, int parity) {
+    const GpuChunk<kSegments> chunk = chunk_at(tile, first);
+    fetch_factors(args, place, chunk, arrivals);
+    fetch_states(args, place, tile, first, chunk.count, states_of(parity));
+  };
+
+  GpuCursor cursors[kGpuInputs];
+#pragma unroll
+  for (int i = 0; i < kGpuInputs; ++i)
+    if (kGate || i != 2) cursors[i] = GpuCursor(args.inputs[i], place, args.tiles - 1);
+  const float D = args.D && place.exists() ? args.D[place.channel] : 0;
+  const float bias = args.delta_bias && place.exists() ? args.delta_bias[place.channel] : 0;
+  int parity = 0;
+  float D_sum = 0, bias_sum = 0;
+  for (int index = args.tiles; index >= 0; --index) {
+    if (index < args.tiles) {
+      wait_copies<0>();
+      __syncwarp();
+    }
+    if (index > 0) {
+      fetch<-1>(args, place, cursors, index - 1);
+      if (index == args.tiles) bring_chunk(index - 1, 0, 0);
+      commit_copies();
+    }
+    if (index == args.tiles) {  // while the first tile is on its way
+      if (place.exists())
+        for (int n = place.segment; n < args.states; n += kSegments) {
+          *carries(0, n) = args.last_state ? args.last_state[place.states_at(args) + n] : 0;
+          *carries(kRates, n) = args.A[int64_t{place.channel} * args.states + n];
+          const int arrays = constant_C + args.factors[1].constant;
+          for (int array = kFirstSum; array < arrays; ++array) *carries(array, n) = 0;
+        }
+      __syncwarp();
+      continue;
+    }
+
+    const GpuTile<kSegments> tile(args, index);
+    float dt[kGpuItems] = {}, du[kGpuItems] = {}, gy[kGpuItems] = {}, sum_dt = 0;
+    float through_B[kGpuItems] = {}, through_a[kGpuItems] = {};  // sum_n gh B, sum_n A k h[t-1]
+    float y[kGate ? kGpuItems : 1] = {};
+    Ahead ahead = look_ahead(0);
+    read(args, args.inputs[1], place, index, tile.items, dt);
+    read(args, args.inputs[0], place, index, tile.items, du);
+    if (gradient.data) read(args, gradient, place, index, tile.items, gy);
+    if constexpr (kGate)
+      if (z_input.data) {
+        float z[kGpuItems] = {};
+        read(args, z_input, place, index, tile.items, z);
+        for_fours<true>(kGpuItems, [&](int i) {
+#pragma unroll
+          for (int j = i; j < i + 4; ++j) gy[j] *= z[j] * sigmoid(z[j]);
+        });
+      }
+    const int rest = place.exists() ? tile.steps - place.segment * tile.items : 0;
+    if (args.softplus)
+      for_fours<true>(kGpuItems, [&](int i) {
+#pragma unroll
+        for (int j = i; j < i + 4; ++j) dt[j] = softplus(dt[j] + bias);
+      });
+    else
+      for_fours<true>(kGpuItems, [&](int i) {
+#pragma unroll
+        for (int j = i; j < i + 4; ++j) dt[j] += bias;
+      });
+    if (!tile.whole() || !place.full)
+      for_fours<true>(kGpuItems, [&](int i) {
+#pragma unroll
+        for (int j = i; j < i + 4; ++j)  // steps that change nothing
+          if (j >= rest || j >= tile.items) dt[j] = du[j] = gy[j] = 0;
+      });
+    for_fours<true>(kGpuItems, [&](int i) {
+#pragma unroll
+      for (int j = i; j < i + 4; ++j) {
+        if constexpr (kGate) y[j] = D * du[j];
+        du[j] *= dt[j];
+        sum_dt += dt[j];
+      }
+    });
+
+    for (int first = 0; first < args.states; first += args.state_tile, parity ^= 1) {
+      const GpuChunk<kSegments> chunk = chunk_at(index, first);
+      float* factors =
+          reinterpret_cast<float*>(shared + args.shared.factors) + parity * chunk_floats;
+      if (first > 0) wait_copies<0>();
+      unpack_factors(args, chunk, arrivals, factors);
+      const bool same_tile = first + args.state_tile < args.states;
+      if (same_tile || index > 0)
+        bring_chunk(same_tile ? index : index - 1, same_tile ? first + args.state_tile : 0,
+                    parity ^ 1);
+      commit_copies();
+      __syncthreads();
+
+      // One state's steps, there and back.
+      const auto walk = [&]<bool kWhole>(int n, float own_A, float k, float behind_A_sum,
+                                         float before) {
+        const float rate = own_A * kLog2e;
+        const GpuFactorRow<kConstant> B(args, place, 0, first, n - first, factors);
+        const GpuFactorRow<kConstant> C(args, place, 1, first, n - first, factors);
+        float a[kGpuItems] = {}, h[kGpuItems] = {};
+        for_fours<kWhole>(tile.items, [&](int i) {
+#pragma unroll
+          for (int j = i; j < i + 4; ++j) a[j] = exp2_approx(dt[j] * rate);
+        });
+        if constexpr (kSegments > 1) {
+          Affine ahead{exp2_approx(rate * sum_dt), 0}, back{ahead.factor, 0};
+          for_fours<kWhole>(tile.items, [&](int i) {
+            const float4 four = B(i);
+            const float own[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+            for (int j = 0; j < 4; ++j)
+              ahead.offset = fmaf(a[i + j], ahead.offset, du[i + j] * own[j]);
+          });
+          for_fours_backwards<kWhole>(tile.items, [&](int i) {
+            const float4 four = C(i);
+            const float own[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+            for (int j = 3; j >= 0; --j)
+              back.offset = a[i + j] * fmaf(own[j], gy[i + j], back.offset);
+          });
+          before = scan_lanes<kSegments, false>(ahead, place.segment)(before);
+          const Affine behind = scan_lanes<kSegments, true>(back, place.segment);
+          if (first_lane) *carries(0, n) = back(k);
+          k = behind(k);
+        }
+        float now = before;
+        for_fours<kWhole>(tile.items, [&](int i) {
+          const float4 four = B(i);
+          const float own[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+          for (int j = 0; j < 4; ++j) h[i + j] = now = fmaf(a[i + j], now, du[i + j] * own[j]);
+          if constexpr (kGate) {
+            const float4 four_C = C(i);
+            const float own_C[4] = {four_C.x, four_C.y, four_C.z, four_C.w};
+#pragma unroll
+            for (int j = 0; j < 4; ++j) y[i + j] = fmaf(own_C[j], h[i + j], y[i + j]);
+          }
+        });
+        float A_sum = 0;
+        // From here on a[] becomes the row's share of gB, h[] that of gC.
+        for_fours_backwards<kWhole>(tile.items, [&](int i) {
+          const float4 four_B = B(i), four_C = C(i);
+          const float own_B[4] = {four_B.x, four_B.y, four_B.z, four_B.w};
+          const float own_C[4] = {four_C.x, four_C.y, four_C.z, four_C.w};
+#pragma unroll
+          for (int j = 3; j >= 0; --j) {
+            const int at = i + j;
+            const float gh = fmaf(own_C[j], gy[at], k);
+            k = a[at] * gh;
+            const float turn = k * (at > 0 ? h[at > 0 ? at - 1 : 0] : before);
+            through_B[at] = fmaf(gh, own_B[j], through_B[at]);
+            through_a[at] = fmaf(own_A, turn, through_a[at]);
+            A_sum = fmaf(dt[at], turn, A_sum);
+            a[at] = gh * du[at];
+            h[at] *= gy[at];
+          }
+        });
+        A_sum = sum_lanes<kSegments>(A_sum);
+        if (first_lane) {
+          if constexpr (kSegments == 1) *carries(0, n) = k;
+          *carries(kFirstSum, n) = behind_A_sum + A_sum;
+        }
+        if constexpr (kConstant) {
+          const auto carry_sum = [&](const float(&x)[kGpuItems], int array) {
+            float total = 0;
+            for_fours<true>(kGpuItems,
+                            [&](int i) { total += (x[i] + x[i + 1]) + (x[i + 2] + x[i + 3]); });
+            total = sum_lanes<kSegments>(total);
+            if (first_lane) *carries(array, n) += total;
+          };
+          if (args.constant_sums[0]) carry_sum(a, kFirstSum + 1);
+          if (args.constant_sums[1]) carry_sum(h, constant_C);
+        }
+        // Both, whether wanted or not: without a branch their shuffles hide each other's latency.
+        const int own = fold_lanes<kSegments>(a, place.lane);
+        fold_lanes<kSegments>(h, place.lane);
+        float* own_sums = sums + (place.warp * 2 * args.state_tile + n - first) * Shape::kPitch +
+                          place.segment * kGpuSegmentPitch + own;
+        leave_sums<kSegments>(a, own_sums);
+        leave_sums<kSegments>(h, own_sums + args.state_tile * Shape::kPitch);
+      };
+      const float* own_states = states_of(parity) + place.warp * Shape::kRows + place.row;
+      for (int n = first; n < first + chunk.count; ++n) {
+        const Ahead now = ahead;
+        ahead = look_ahead(n + 1);
+        const float before = place.exists() ? own_states[(n - first) * block_rows] : 0;
+        if (tile.items == kGpuItems)
+          walk.template operator()<true>(n, now.A, now.k, now.A_sum, before);
+        else
+          walk.template operator()<false>(n, now.A, now.k, now.A_sum, before);
+      }
+      __syncthreads();
+      write_factor_sums(args, place, chunk, sums);
+    }
+
+    float x[kGpuItems] = {};
+    if constexpr (kGate)
+      if (args.gz.data) {
+        float z[kGpuItems] = {};
+        read(args, z_input, place, index, tile.items, z);
+        if (gradient.data) read(args, gradient, place, index, tile.items, x);
+        for_fours<true>(kGpuItems, [&](int i) {
+#pragma unroll
+          for (int j = i; j < i + 4; ++j) {
+            const float s = sigmoid(z[j]);
+            y[j] = gradient.data ? x[j] * y[j] * fmaf(z[j] * s, 1 - s, s) : 0;
+          }
+        });
+        write(args.gz, exchange, place, tile, y);
+      }
+    read(args, args.inputs[0], place, index, tile.items, x);
+    for_fours<true>(kGpuItems, [&](int i) {
+#pragma unroll
+      for (int j = i; j < i + 4; ++j) {
+        if (j < rest && j < tile.items) D_sum = fmaf(gy[j], x[j], D_sum);
+        through_a[j] = fmaf(x[j], through_B[j], through_a[j]);
+        through_B[j] = fmaf(D, gy[j], dt[j] * through_B[j]);
+      }
+    });
+    if (args.gu.data) write(args.gu, exchange, place, tile, through_B);
+    if (args.softplus) {
+      read(args, args.inputs[1], place, index, tile.items, x);
+      for_fours<true>(kGpuItems, [&](int i) {
+#pragma unroll
+        for (int j = i; j < i + 4; ++j) through_a[j] *= softplus_slope(x[j] + bias);
+      });
+    }
+    for_fours<true>(kGpuItems, [&](int i) {
+#pragma unroll
+      for (int j = i; j < i + 4; ++j)
+        if (j < rest && j < tile.items) bias_sum += through_a[j];
+    });
+    if (args.gdelta.data) write(args.gdelta, exchange, place, tile, through_a);
+    __syncwarp();  // the tile's memory is filled again
+  }
+
+  D_sum = sum_lanes<kSegments>(D_sum);
+  bias_sum = sum_lanes<kSegments>(bias_sum);
+  if (!first_lane) return;
+  const int64_t row = int64_t{place.item} * args.channels + place.channel;
+  if (args.D_sums) args.D_sums[row] = D_sum;
+  if (args.bias_sums) args.bias_sums[row] = bias_sum;
+  for (int n = 0; n < args.states; ++n) {
+    const int64_t at = row * args.states + n;
+    if (args.initial_gradient) args.initial_gradient[at] = *carries(0, n);
+    if (args.A_sums) args.A_sums[at] = *carries(kFirstSum, n);
+    if constexpr (kConstant) {
+      if (args.constant_sums[0]) args.constant_sums[0][at] = *carries(kFirstSum + 1, n);
+      if (args.constant_sums[1]) args.constant_sums[1][at] = *carries(constant_C, n);
+    }
+  }
+}
+
+// Sums over the blocks of a group, for the batch items of one slice.
+OrderedSum sum_of_blocks(const SelectiveScanGpuArguments& args, const GpuFactorGradient& partial,
+                         const TensorView& gradient, int items) {
+  OrderedSum sum;
+  sum.from = reinterpret_cast<const float*>(partial.data);
+  sum.parts = args.blocks;
+  sum.part_stride = partial.part / 4;
+  const int64_t element = static_cast<int64_t>(size_of(gradient.dtype));
+  for (int dim = 0; dim < 4; ++dim) {
+    sum.sizes[dim] = gradient.shape[dim];
+    sum.strides[dim] = gradient.strides[dim] * element;
+  }
+  sum.sizes[0] = items;
+  sum.to = gradient.as<unsigned char>() + args.first_batch * sum.strides[0];
+  sum.dtype = gradient.dtype;
+  return sum;
+}
+
+// Sums over the batch: of [channels] or [channels, states].
+OrderedSum sum_of_batch(const SelectiveScanGpuArguments& args, const float* partial,
+                        const TensorView& gradient) {
+  OrderedSum sum;
+  sum.from = partial;
+  sum.parts = args.batch;
+  sum.part_stride = gradient.shape.elements();
+  const int64_t element = static_cast<int64_t>(size_of(gradient.dtype));
+  const bool flat = gradient.strides == contiguous_strides(gradient.shape);
+  sum.sizes[3] = flat ? gradient.shape.elements() : gradient.shape[1];
+  sum.strides[3] = element * (flat ? 1 : gradient.strides[1]);
+  if (!flat) sum.sizes[2] = gradient.shape[0], sum.strides[2] = element * gradient.strides[0];
+  sum.to = gradient.as<unsigned char>();
+  sum.dtype = gradient.dtype;
+  return sum;
+}
+
+}  // namespace
+
+void backward(const SelectiveScanProblem& problem, const SelectiveScanGradients& gradients,
+              const SelectiveScanGpuPlan& plan, std::byte* workspace, GpuStream stream) {
+  SelectiveScanGpuArguments args = gpu_arguments(problem, &gradients, plan, false, workspace);
+  SelectiveScanGpuArguments states = gpu_arguments(problem, &gradients, plan, true, workspace);
+  const bool constant = args.factors[0].constant || args.factors[1].constant;
+  const bool gate = args.inputs[2].data != nullptr;
+  void (*kernel)(SelectiveScanGpuArguments) = scan_backward<kGpuConstantSegments, true, true>;
+  if (!constant)
+    dispatch_segments(plan.segments, [&]<int kSegments>() {
+      kernel =
+          gate ? scan_backward<kSegments, false, true> : scan_backward<kSegments, false, false>;
+    });
+  const TensorView* factor_gradients[2] = {&gradients.B, &gradients.C};
+  OrderedSums sums;
+  for (int first = 0; first < args.batch; first += args.slice) {
+    if (first > 0) {
+      launch_ordered_sums(sums, stream);
+      sums = {};
+    }
+    args.first_batch = states.first_batch = first;
+    const int items = std::min(args.slice, args.batch - first);
+    if (plan.tiles > 1) launch_tile_states(states, plan, stream);
+    launch("selective_scan backward", kernel,
+           {int64_t{items} * args.groups * args.blocks, static_cast<int>(plan.block),
+            args.shared.bytes},
+           stream, args);
+    for (int i = 0; i < 2; ++i)
+      if (args.sums[i].part != 0)
+        sums.add(sum_of_blocks(args, args.sums[i], *factor_gradients[i], items));
+  }
+  const auto over_batch = [&](const float* partial, const TensorView& gradient) {
+    if (gradient) sums.add(sum_of_batch(args, partial, gradient));
+  };
+  over_batch(args.A_sums, gradients.A);
+  over_batch(args.D_sums, gradients.D);
+  over_batch(args.bias_sums, gradients.delta_bias);
+  for (int i = 0; i < 2; ++i)
+    if (args.constant_sums[i]) over_batch(args.constant_sums[i], *factor_gradients[i]);
+  launch_ordered_sums(sums, stream);
+}
+
+}  // namespace linescan

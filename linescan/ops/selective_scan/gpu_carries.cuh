@@ -1,0 +1,67 @@
+// What a row hands from tile to tile: one float a state and array, in shared memory or, where it does
+// not fit there, in the workspace. And the states that the backward pass keeps.
+#pragma once
+
+#include "linescan/ops/device_code/copies.cuh"
+#include "linescan/ops/selective_scan/gpu_tile.cuh"
+
+namespace linescan {
+
+// Array 0 is the state on the way forward, the gradient of the state on the way back; kRates is A,
+// which is brought along because a row's states lie far from its neighbours' in memory.
+inline constexpr int kRates = 1;
+class GpuCarries {
+ public:
+  template <int kSegments>
+  __device__ __forceinline__ GpuCarries(const SelectiveScanGpuArguments& args,
+                                        const GpuPlace<kSegments>& place)
+      : args_(args) {
+    if (args.carries == nullptr)
+      base_ = reinterpret_cast<float*>(shared_memory() + args.shared.carries) +
+              place.warp * GpuShape<kSegments>::kRows + place.row;
+    else
+      base_ = args.carries + int64_t{place.item - args.first_batch} * args.states * args.channels +
+              place.channel;
+  }
+  __device__ __forceinline__ float* operator()(int array, int n) const {
+    return base_ + array * args_.carry_array + n * args_.carry_state;
+  }
+
+ private:
+  const SelectiveScanGpuArguments& args_;
+  float* base_;
+};
+
+// h[n] at the start of tile 1, 2, ..
+template <int kSegments>
+__device__ __forceinline__ float* tile_state(const SelectiveScanGpuArguments& args,
+                                             const GpuPlace<kSegments>& place, int tile, int n) {
+  const int64_t item = int64_t{tile - 1} * args.slice + place.item - args.first_batch;
+  return args.tile_states + (item * args.states + n) * args.channels + place.channel;
+}
+
+// Starts to bring the rows' states at the start of a tile, for the states of a chunk, to
+// to[n, row of the block].
+template <int kSegments>
+__device__ __forceinline__ void fetch_states(const SelectiveScanGpuArguments& args,
+                                             const GpuPlace<kSegments>& place, int tile, int first,
+                                             int count, float* to) {
+  if (!place.exists() || place.segment != 0) return;
+  const int rows = args.warps * GpuShape<kSegments>::kRows;
+  to += place.warp * GpuShape<kSegments>::kRows + place.row;
+  if (tile > 0) {
+    const float* from = tile_state(args, place, tile, first);
+#pragma unroll 4
+    for (int n = 0; n < count; ++n, to += rows, from += args.channels) copy_async<4>(to, from);
+  } else {
+    const float* from = args.initial_state ? args.initial_state + place.states_at(args) + first : 0;
+#pragma unroll 1
+    for (int n = 0; n < count; ++n, to += rows) *to = from ? from[n] : 0;
+  }
+}
+
+// The first kernel of the backward pass: fills args.tile_states (forward.cu).
+void launch_tile_states(const SelectiveScanGpuArguments& args, const SelectiveScanGpuPlan& plan,
+                        GpuStream stream);
+
+}  // namespace linescan

@@ -1,0 +1,246 @@
+#include "linescan/ops/selective_scan/gpu_plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+
+#include "linescan/base/error.h"
+#include "linescan/base/math.h"
+
+namespace linescan {
+namespace {
+
+using Plan = SelectiveScanGpuPlan;
+using Size = SelectiveScanSize;
+
+constexpr int64_t kSharedReserved = 1024;  // that the driver adds to every block's shared memory
+constexpr int64_t kWorkspaceLimit = int64_t{1} << 30;  // what grows with a slice of the batch
+
+// Registers of a thread and warps of a block, as the kernels' launch bounds have them.
+struct Bounds {
+  int64_t registers, warps;
+};
+Bounds bounds_of(Pass pass) {
+  return pass == Pass::kForward ? Bounds{128, kGpuScanMaxWarps} : Bounds{168, 6};
+}
+
+int64_t rows_of_warp(const Plan& plan) { return kGpuWarp / plan.segments; }
+int64_t tile_of(const Plan& plan) { return plan.segments * kGpuItems; }
+
+// Steps that a lane walks through a row's tiles: the last tile is shared out in fours.
+int64_t items_of_row(int64_t length, int64_t segments) {
+  const int64_t tile = segments * kGpuItems, whole = length / tile;
+  return whole * kGpuItems + round_up(ceil_div(length - whole * tile, segments), 4);
+}
+
+// States of B and C held at once: a share of shared memory, to which the backward pass adds the sums
+// of each warp.
+int64_t largest_state_tile(const Size& size, const Plan& plan) {
+  const int64_t elements = plan.pass == Pass::kForward ? 1024 : 512;
+  return std::clamp<int64_t>(elements / tile_of(plan), 1, size.states);
+}
+
+void fill(const Size& size, const Gpu& gpu, Plan& plan) {
+  plan.rows = plan.warps * rows_of_warp(plan);
+  plan.blocks = ceil_div(size.channels / std::max<int64_t>(size.groups, 1), plan.rows);
+  plan.tiles = ceil_div(size.length, tile_of(plan));
+  plan.slice = std::max<int64_t>(size.batch, 1);
+  if (plan.pass == Pass::kBackward) {
+    Plan one = plan, two = plan;
+    one.slice = 1, two.slice = 2;
+    const int64_t each = std::max<int64_t>(
+        4 * (workspace_layout(size, two).floats - workspace_layout(size, one).floats), 1);
+    const int64_t slices = ceil_div(size.batch, std::max<int64_t>(1, kWorkspaceLimit / each));
+    plan.slice = std::max<int64_t>(1, ceil_div(size.batch, std::max<int64_t>(1, slices)));
+  }
+  plan.grid = std::min(plan.slice, size.batch) * size.groups * plan.blocks;
+  plan.block = plan.warps * kGpuWarp;
+  plan.shared_bytes = shared_layout(size, plan, false).bytes;
+  plan.shared_limit = gpu.shared_per_block;
+  const Bounds bounds = bounds_of(plan.pass);
+  plan.blocks_per_multiprocessor =
+      std::min({gpu.shared_per_multiprocessor / (plan.shared_bytes + kSharedReserved),
+                gpu.blocks_per_multiprocessor, gpu.threads_per_multiprocessor / plan.block,
+                gpu.registers_per_multiprocessor / (bounds.registers * plan.block)});
+  plan.warps_per_multiprocessor = plan.blocks_per_multiprocessor * plan.warps;
+}
+
+bool fits(const Plan& plan, const Gpu& gpu) {
+  return plan.shared_bytes <= gpu.shared_per_block && plan.blocks_per_multiprocessor >= 1 &&
+         plan.warps <= bounds_of(plan.pass).warps;
+}
+
+// Expected cycles of one multiprocessor. Instructions of a warp are counted in the kernels; measured
+// on an H200, 2026-11-21: a scheduler with three or four warps issues in about every other cycle.
+double cost(const Size& size, const Plan& plan, const Gpu& gpu) {
+  const auto real = [](int64_t x) { return static_cast<double>(x); };
+  const bool alone = plan.segments == 1, backward = plan.pass == Pass::kBackward;
+  const double steps = std::bit_width(static_cast<uint64_t>(plan.segments)) - 1;
+  double item, state, state_tile, tile;  // instructions
+  if (!backward) {
+    item = 32, state = alone ? 6.5 : 8.5, state_tile = alone ? 15 : 30 + 6 * steps, tile = 250;
+  } else {
+    item = 60, state = alone ? 25 : 31, state_tile = alone ? 30 : 60 + 14 * steps, tile = 500;
+    if (plan.tiles > 1)
+      item += 26, state += alone ? 5.5 : 7.5, state_tile += alone ? 15 : 30 + 6 * steps,
+          tile += 200;
+  }
+  if (!plan.shared_carries) state_tile += 40;
+  // Rows that do not start at multiples of 16 bytes come in smaller pieces, unless they come whole.
+  const int64_t row_bytes = size.length * static_cast<int64_t>(size_of(size.dtype));
+  if (row_bytes % 16 != 0 && plan.tiles > 1)
+    item += (backward ? 3.0 : 1.5) * (row_bytes % 8 == 0 ? 4 : row_bytes % 4 == 0 ? 10 : 30);
+  const int64_t units =
+      2 * plan.state_tile * tile_of(plan) * static_cast<int64_t>(size_of(size.dtype)) / 16;
+  const double chunk = (backward ? 250 : 60) + 200 * real(ceil_div(units, kGpuWarp)) /
+                                                   real(plan.warps) *
+                                                   (backward && plan.tiles > 1 ? 2 : 1);
+  const double warp =
+      real(items_of_row(size.length, plan.segments)) * (item + real(size.states) * state) +
+      real(plan.tiles) * (tile + real(size.states) * state_tile +
+                          real(ceil_div(size.states, plan.state_tile)) * chunk);
+  const double slices = real(ceil_div(size.batch, plan.slice));
+  const double blocks = real(plan.grid) / real(gpu.multiprocessors);
+  const double resident = real(plan.blocks_per_multiprocessor);
+  const double filled = std::min(resident, std::ceil(blocks)) * real(plan.warps);
+  const double waves =
+      blocks / resident < 4 ? std::ceil(blocks / resident) : blocks / resident + 0.5;
+  const double busy = std::clamp(filled / 24.0, 0.01, 0.55);
+  const double extra_bytes = backward ? 8.0 * real(workspace_layout(size, plan).floats) : 0;
+  return slices *
+         (waves * filled * warp / (4 * busy) + extra_bytes / (16.0 * real(gpu.multiprocessors)));
+}
+
+}  // namespace
+
+int64_t carry_arrays(const Size& size, Pass pass) {
+  if (pass == Pass::kForward) return 2;
+  return 3 + (size.constant_B ? 1 : 0) + (size.constant_C ? 1 : 0);
+}
+
+SelectiveScanShared shared_layout(const Size& size, const Plan& plan, bool states_only) {
+  SelectiveScanShared shared;
+  const auto take = [&](int64_t bytes) {
+    const int64_t offset = shared.bytes;
+    shared.bytes += round_up(bytes, 128);
+    return offset;
+  };
+  const bool backward = plan.pass == Pass::kBackward && !states_only;
+  const int64_t data = static_cast<int64_t>(size_of(size.dtype));
+  const int64_t tile = tile_of(plan), padded = plan.segments * kGpuSegmentPitch;
+  const int64_t elements[4] = {data, data, size.gate && !states_only ? data : 0,
+                               backward ? static_cast<int64_t>(size_of(size.out_dtype)) : 0};
+  for (int i = 0; i < 4; ++i) {
+    if (elements[i] == 0) continue;
+    // 16 bytes between rows, or a step's rows between segments, keep lanes in different banks.
+    shared.stage[i] = kGpuWarp * kGpuItems * elements[i] +
+                      std::max(16 * rows_of_warp(plan), kGpuWarp * elements[i]);
+    shared.sequence[i] = take(2 * plan.warps * shared.stage[i]);
+  }
+  if (!states_only) shared.exchange = take(plan.warps * kGpuWarp * kGpuSegmentPitch * 4);
+  shared.factors = take(2 * 2 * plan.state_tile * padded * 4);
+  shared.arrival_slots = 2 * ceil_div(plan.state_tile * tile * data / 16, plan.block);
+  shared.arrivals = take(shared.arrival_slots * plan.block * 16);
+  if (backward) {
+    shared.sums = take(plan.warps * 2 * plan.state_tile * padded * 4);
+    shared.states = take(2 * plan.state_tile * plan.rows * 4);
+  }
+  if (plan.shared_carries)
+    shared.carries =
+        take((backward ? carry_arrays(size, plan.pass) : 2) * size.states * plan.rows * 4);
+  return shared;
+}
+
+SelectiveScanWorkspace workspace_layout(const Size& size, const Plan& plan) {
+  SelectiveScanWorkspace workspace;
+  const auto take = [&](int64_t floats) {
+    const int64_t offset = workspace.floats;
+    workspace.floats += round_up(floats, 32);
+    return offset;
+  };
+  const int64_t states = size.channels * size.states;
+  if (!plan.shared_carries)
+    workspace.carries = take(carry_arrays(size, plan.pass) * plan.slice * states);
+  if (plan.pass == Pass::kForward) return workspace;
+  workspace.states = take(std::max<int64_t>(plan.tiles - 1, 0) * plan.slice * states);
+  for (int i = 0; i < 2; ++i)
+    if (plan.blocks > 1 && !(i == 0 ? size.constant_B : size.constant_C))
+      workspace.sums[i] = take(plan.blocks * plan.slice * size.groups * size.states * size.length);
+  workspace.A = take(size.batch * states);
+  workspace.D = take(size.batch * size.channels);
+  workspace.bias = take(size.batch * size.channels);
+  for (int i = 0; i < 2; ++i)
+    if (i == 0 ? size.constant_B : size.constant_C)
+      workspace.constant[i] = take(size.batch * states);
+  return workspace;
+}
+
+std::vector<SelectiveScanGpuPlan> legal_plans(const SelectiveScanSize& size, Pass pass,
+                                              const Gpu& gpu) {
+  // What a problem costs at least does not depend on the device.
+  const SelectiveScanPlan least = plan(size, pass, 1);
+  std::vector<Plan> plans;
+  const bool constant = size.constant_B || size.constant_C;
+  for (int64_t segments = 1; segments <= kGpuWarp; segments *= 2)
+    for (int64_t warps = 1; warps <= bounds_of(pass).warps; ++warps)
+      for (const bool shared_carries : {true, false}) {
+        if (constant && segments != kGpuConstantSegments) continue;
+        Plan candidate;
+        candidate.pass = pass;
+        candidate.segments = segments;
+        candidate.warps = warps;
+        candidate.shared_carries = shared_carries;
+        const int64_t largest = largest_state_tile(size, candidate);
+        for (candidate.state_tile = largest;
+             candidate.state_tile > 0 && candidate.state_tile >= largest / 2;
+             candidate.state_tile /= 2) {
+          fill(size, gpu, candidate);
+          if (!fits(candidate, gpu)) continue;
+          candidate.workspace_bytes = 4 * workspace_layout(size, candidate).floats;
+          candidate.bytes = least.bytes;
+          candidate.exponentials = least.exponentials;
+          plans.push_back(candidate);
+        }
+      }
+  return plans;
+}
+
+SelectiveScanGpuPlan plan(const SelectiveScanSize& size, Pass pass, const Gpu& gpu) {
+  const std::vector<Plan> plans = legal_plans(size, pass, gpu);
+  if (plans.empty())
+    throw_error<Unsupported>("selective_scan: {} bytes of shared memory a block are too few on {}",
+                             gpu.shared_per_block, gpu.name);
+  return *std::min_element(plans.begin(), plans.end(), [&](const Plan& a, const Plan& b) {
+    return cost(size, a, gpu) < cost(size, b, gpu);
+  });
+}
+
+std::string to_string(const SelectiveScanGpuPlan& plan) {
+  const int64_t tile = plan.segments * kGpuItems;
+  std::string text = fmt::format(
+      "selective_scan {} on a GPU\n"
+      "  variant         {}\n"
+      "  grid, block     {} blocks of {} threads\n"
+      "  rows            {} a block, {} blocks for the channels of a group\n"
+      "  tile            {} steps, {} a row\n"
+      "  state tile      {} states of B and C in shared memory at once\n"
+      "  carries         in {}\n"
+      "  shared memory   {} of {} bytes a block\n"
+      "  occupancy       {} blocks, {} warps a multiprocessor\n",
+      plan.pass == Pass::kForward ? "forward" : "backward",
+      plan.segments == 1 ? "serial: a lane walks a row"
+                         : fmt::format("segmented: {} lanes share a row", plan.segments),
+      plan.grid, plan.block, plan.rows, plan.blocks, tile, plan.tiles, plan.state_tile,
+      plan.shared_carries ? "shared memory" : "the workspace", plan.shared_bytes, plan.shared_limit,
+      plan.blocks_per_multiprocessor, plan.warps_per_multiprocessor);
+  if (plan.pass == Pass::kBackward)
+    text += fmt::format("  batch slice     {} items at a time\n", plan.slice);
+  return text + fmt::format(
+                    "  workspace       {} bytes\n"
+                    "  bytes           {}\n"
+                    "  exponentials    {}",
+                    plan.workspace_bytes, plan.bytes, plan.exponentials);
+}
+
+}  // namespace linescan

@@ -1,0 +1,94 @@
+// How selective_scan will run on a GPU: a plain value, made by a pure function from sizes and a
+// description of the device, printable without either.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "linescan/device/gpu.h"
+#include "linescan/ops/pass.h"
+#include "linescan/ops/selective_scan/plan.h"
+
+namespace linescan {
+
+// Steps that one lane keeps in registers: five arrays of them in the backward pass, beside two for the
+// state at hand, are 112 of the 168 registers that let twelve warps share a multiprocessor.
+inline constexpr int kGpuItems = 16;
+inline constexpr int kGpuScanMaxWarps = 8;      // of a block
+inline constexpr int kGpuWarp = 32;             // lanes
+inline constexpr int kGpuConstantSegments = 4;  // the only variant with constant B or C
+
+// A row is one (batch, channel). A warp owns 32 / segments rows and walks them in tiles of segments *
+// kGpuItems steps: lane = (row, segment of the tile). The rows of a block share batch and group,
+// hence B and C, which are brought to shared memory for state_tile states at a time.
+struct SelectiveScanGpuPlan {
+  Pass pass = Pass::kForward;
+  int64_t segments = 0;  // lanes that share a row: 1, 2, 4, .. 32
+  int64_t warps = 0;     // of a block
+  int64_t rows = 0;      // of a block
+  int64_t blocks = 0;    // of a (batch, group); backward: parts that the sums for B, C come in
+  int64_t state_tile = 0;
+  int64_t tiles = 0;            // of a row
+  int64_t slice = 0;            // batch items that one launch works through
+  bool shared_carries = false;  // what rows hand from tile to tile: shared memory, or workspace
+
+  int64_t grid = 0, block = 0;  // of the largest launch
+  int64_t shared_bytes = 0, shared_limit = 0;
+  int64_t blocks_per_multiprocessor = 0, warps_per_multiprocessor = 0;
+  int64_t workspace_bytes = 0;
+
+  int64_t bytes = 0;         // every input read once, every output written once
+  int64_t exponentials = 0;  // one a state and step, two for a softplus, one for a gate
+
+  bool operator==(const SelectiveScanGpuPlan&) const = default;
+};
+
+// All plans that the device can run, for whoever wants to measure them.
+std::vector<SelectiveScanGpuPlan> legal_plans(const SelectiveScanSize& size, Pass pass,
+                                              const Gpu& gpu);
+
+// The one that is expected to take least time. Throws Unsupported if the device's shared memory is
+// below what the smallest plan needs.
+SelectiveScanGpuPlan plan(const SelectiveScanSize& size, Pass pass, const Gpu& gpu);
+
+std::string to_string(const SelectiveScanGpuPlan& plan);
+
+// ---- What kernels and plan agree on -------------------------------------------------------------
+
+// Where things lie in a block's shared memory, in bytes; -1: not there.
+struct SelectiveScanShared {
+  int64_t sequence[4] = {-1, -1, -1, -1};  // u, delta, z, gradient of out: [2, warps, stage]
+  int64_t stage[4] = {};                   // bytes of one warp's tile of it
+  int64_t exchange = 0;  // [warps, 32, kGpuSegmentPitch] floats: results on their way out
+  int64_t factors = 0;   // [2, B and C, state_tile, segments * kGpuSegmentPitch] floats
+  int64_t arrivals = 0;  // of B and C: 16 bytes a thread, one after another
+  int64_t arrival_slots = 0;
+  int64_t sums = -1;     // backward: [warps, B and C, state_tile, segments * kGpuSegmentPitch]
+  int64_t states = -1;   // backward: [2, state_tile, rows] floats: states at the tile's start
+  int64_t carries = -1;  // [arrays, states, rows] floats
+  int64_t bytes = 0;
+};
+// Floats from one segment's items to the next segment's: 80 bytes apart, lanes that read 16 bytes
+// each meet different banks.
+inline constexpr int kGpuSegmentPitch = kGpuItems + 4;
+
+// `states_only`: of the backward pass's first kernel, which leaves nothing but states.
+SelectiveScanShared shared_layout(const SelectiveScanSize& size, const SelectiveScanGpuPlan& plan,
+                                  bool states_only);
+
+// The backward pass's workspace, in floats, for one slice where sizes grow with it.
+struct SelectiveScanWorkspace {
+  int64_t states = 0;    // [tiles - 1, slice, states, channels]: h at the start of tiles 1, 2, ..
+  int64_t sums[2] = {};  // B, C: [blocks, slice, groups, states, length]; none with one block
+  int64_t carries = 0;   // [arrays, slice, states, channels]
+  int64_t A = 0, D = 0, bias = 0, constant[2] = {};  // [batch, channels(, states)]
+  int64_t floats = 0;
+};
+SelectiveScanWorkspace workspace_layout(const SelectiveScanSize& size,
+                                        const SelectiveScanGpuPlan& plan);
+
+// Arrays of [states, rows] that rows carry from tile to tile.
+int64_t carry_arrays(const SelectiveScanSize& size, Pass pass);
+
+}  // namespace linescan

@@ -1,0 +1,114 @@
+// Which lane has which rows and steps: what a warp's tile is (GpuTile), and who works on it (GpuPlace).
+#pragma once
+
+#include "linescan/ops/device_code/numbers.cuh"
+#include "linescan/ops/selective_scan/gpu_arguments.h"
+
+namespace linescan {
+
+template <int kPower>
+inline constexpr int kLog2 = 1 + kLog2<kPower / 2>;
+template <>
+inline constexpr int kLog2<1> = 0;
+
+// What kSegments, the lanes that share a row, fixes.
+template <int kSegments>
+struct GpuShape {
+  static constexpr int kTile = kSegments * kGpuItems;          // steps
+  static constexpr int kRows = kGpuWarp / kSegments;           // of a warp
+  static constexpr int kPitch = kSegments * kGpuSegmentPitch;  // floats of a tile in shared memory
+};
+
+// Run-time value -> compile-time value.
+template <class Function>
+void dispatch_segments(int64_t segments, const Function& function) {
+  switch (segments) {
+    case 1:
+      return function.template operator()<1>();
+    case 2:
+      return function.template operator()<2>();
+    case 4:
+      return function.template operator()<4>();
+    case 8:
+      return function.template operator()<8>();
+    case 16:
+      return function.template operator()<16>();
+    default:
+      return function.template operator()<32>();
+  }
+}
+
+// The steps of one tile: `steps` of them from `start` on, `items` in each segment.
+template <int kSegments>
+struct GpuTile {
+  int64_t start;
+  int steps, items;
+
+  __device__ __forceinline__ GpuTile(const SelectiveScanGpuArguments& args, int tile) {
+    constexpr int kTile = GpuShape<kSegments>::kTile;
+    start = int64_t{tile} * kTile;
+    steps = static_cast<int>(min(args.length - start, int64_t{kTile}));
+    items = ((steps + kSegments - 1) / kSegments + 3) / 4 * 4;
+  }
+  __device__ __forceinline__ bool whole() const { return steps == GpuShape<kSegments>::kTile; }
+  // Where step t of the tile is in an array of segments of kGpuSegmentPitch.
+  __device__ __forceinline__ int place(int t) const {
+    const int segment = items == kGpuItems ? t / kGpuItems : t / items;
+    return segment * kGpuSegmentPitch + t - segment * items;
+  }
+};
+
+// Calls f(i) for i = 0, 4, 8, .. below items, a multiple of four; unrolled, so that arrays indexed by
+// i stay in registers. kWhole: items is kGpuItems, and no branch stands in the scheduler's way.
+template <bool kWhole = false, class Function>
+__device__ __forceinline__ void for_fours(int items, const Function& f) {
+#pragma unroll
+  for (int i = 0; i < kGpuItems; i += 4)
+    if (kWhole || i < items) f(i);
+}
+template <bool kWhole = false, class Function>
+__device__ __forceinline__ void for_fours_backwards(int items, const Function& f) {
+#pragma unroll
+  for (int i = kGpuItems - 4; i >= 0; i -= 4)
+    if (kWhole || i < items) f(i);
+}
+
+// What a thread works on: its row of the problem, and its segment of every tile.
+template <int kSegments>
+struct GpuPlace {
+  int lane, warp, segment, row;  // row: of the warp
+  int rows;                      // of the warp, that exist
+  bool full;                     // all of them
+  int item, group, part;         // of the batch; part: of the group's channels
+  int channel;                   // the row's, of all
+
+  __device__ __forceinline__ explicit GpuPlace(const SelectiveScanGpuArguments& args) {
+    constexpr int kRows = GpuShape<kSegments>::kRows;
+    lane = static_cast<int>(threadIdx.x % kGpuWarp);
+    // The same in all lanes, which the compiler cannot know of a thread's number.
+    warp = __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x / kGpuWarp), 0);
+    segment = lane % kSegments;
+    row = lane / kSegments;
+    int index = static_cast<int>(blockIdx.x);
+    part = index % args.blocks;  // neighbouring blocks read the same B and C
+    index /= args.blocks;
+    group = index % args.groups;
+    item = args.first_batch + index / args.groups;
+    const int first = (part * args.warps + warp) * kRows;
+    // Asked apart: ptxas 13.0 takes the answer to rows == kRows from the minimum, wrongly.
+    full = first + kRows <= args.group_channels;
+    rows = full ? kRows : max(0, args.group_channels - first);
+    channel = group * args.group_channels + first + row;
+  }
+  __device__ __forceinline__ bool exists() const { return row < rows; }
+  // Of the warp's first row.
+  __device__ __forceinline__ unsigned char* address(const GpuSequence& q, int64_t start) const {
+    return q.data + item * q.batch + (channel - row) * q.channel + start * q.step;
+  }
+  // Of the row's first state in a tensor [batch, channels, states].
+  __device__ __forceinline__ int64_t states_at(const SelectiveScanGpuArguments& args) const {
+    return (int64_t{item} * args.channels + channel) * args.states;
+  }
+};
+
+}  // namespace linescan

@@ -1,0 +1,253 @@
+// selective_scan's CUDA kernels against the double reference: on the GPU, or on the CPU through the
+// emulator. Every option, type and layout, sizes on both sides of every tile edge.
+
+#include <gtest/gtest.h>
+
+#include "linescan/base/error.h"
+#include "linescan/ops/selective_scan/sample.h"
+#include "tests/support/gpu_sample.h"
+#include "tests/support/judging.h"
+
+namespace linescan::testing {
+namespace {
+
+using Case = SelectiveScanCase;
+using Sample = SelectiveScanSample;
+
+// Forward and backward with the given plans; with the chosen ones if there are none.
+void run_on_gpu(Sample& sample, const SelectiveScanGpuPlan* forward_plan = nullptr,
+                const SelectiveScanGpuPlan* backward_plan = nullptr) {
+  check(sample.problem);
+  check_gpu(sample.problem);
+  GpuTensors tensors;
+  const auto on_gpu = [&](SampleTensor& tensor) { return tensors.take(tensor); };
+  SelectiveScanProblem problem = {on_gpu(sample.u),       on_gpu(sample.delta),
+                                  on_gpu(sample.A),       on_gpu(sample.B),
+                                  on_gpu(sample.C),       on_gpu(sample.D),
+                                  on_gpu(sample.bias),    on_gpu(sample.z),
+                                  on_gpu(sample.initial), sample.problem.delta_softplus,
+                                  on_gpu(sample.out),     on_gpu(sample.last)};
+  SelectiveScanGradients gradients = {
+      on_gpu(sample.gout),  on_gpu(sample.glast), on_gpu(sample.gu),      on_gpu(sample.gdelta),
+      on_gpu(sample.gA),    on_gpu(sample.gB),    on_gpu(sample.gC),      on_gpu(sample.gD),
+      on_gpu(sample.gbias), on_gpu(sample.gz),    on_gpu(sample.ginitial)};
+  const SelectiveScanSize size = size_of(problem);
+  const auto chosen = [&](const SelectiveScanGpuPlan* given, Pass pass) {
+    return given ? *given : plan(size, pass, test_gpu());
+  };
+  const SelectiveScanGpuPlan ahead = chosen(forward_plan, Pass::kForward);
+  GpuWorkspace forward_workspace(ahead.workspace_bytes);
+  forward(problem, ahead, forward_workspace.data(), GpuStream{});
+  const SelectiveScanGpuPlan back = chosen(backward_plan, Pass::kBackward);
+  GpuWorkspace backward_workspace(back.workspace_bytes);
+  backward(problem, gradients, back, backward_workspace.data(), GpuStream{});
+  tensors.bring_back();
+}
+
+class SelectiveScanGpu : public ::testing::TestWithParam<Case> {
+ protected:
+  void SetUp() override {
+    if (!have_gpu()) GTEST_SKIP() << "no GPU: " << why_no_gpu();
+  }
+};
+
+TEST_P(SelectiveScanGpu, AgreesWithReference) {
+  Sample p(GetParam());
+  run_on_gpu(p);
+  expect_passed(p.judge());
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Sizes, SelectiveScanGpu,
+    ::testing::Values(Case{}, Case{.batch = 1, .channels = 1, .length = 1},
+                      Case{.channels = 15, .length = 31}, Case{.channels = 33, .length = 16},
+                      Case{.channels = 32, .length = 17}, Case{.channels = 70, .length = 49},
+                      Case{.channels = 12, .groups = 4, .length = 196, .states = 16},
+                      Case{.batch = 1, .channels = 9, .length = 784, .states = 5},
+                      Case{.batch = 1, .channels = 3, .length = 3136},
+                      Case{.batch = 1, .channels = 2, .length = 4097, .states = 3},
+                      Case{.batch = 1, .channels = 4, .length = 65, .states = 64},
+                      Case{.batch = 1, .channels = 4, .length = 70, .states = 256},
+                      Case{.batch = 1, .channels = 2, .length = 530, .states = 300},
+                      Case{.batch = 1, .channels = 2, .length = 33, .states = 1024},
+                      Case{.batch = 7, .channels = 130, .groups = 2, .length = 40, .states = 3}));
+
+INSTANTIATE_TEST_SUITE_P(
+    Options, SelectiveScanGpu,
+    ::testing::Values(Case{.length = 40, .softplus = false}, Case{.length = 40, .bias = false},
+                      Case{.length = 40, .gate = true}, Case{.length = 40, .skip = false},
+                      Case{.length = 140, .states = 2, .initial = true},
+                      Case{.length = 40, .states = 3, .constant_B = true},
+                      Case{.length = 140, .states = 3, .constant_C = true},
+                      Case{.batch = 70, .channels = 200, .length = 40, .constant_C = true},
+                      Case{.channels = 20,
+                           .length = 70,
+                           .states = 2,
+                           .softplus = false,
+                           .bias = false,
+                           .gate = true,
+                           .skip = false,
+                           .initial = true,
+                           .constant_B = true,
+                           .constant_C = true},
+                      Case{.channels = 70,
+                           .groups = 2,
+                           .length = 70,
+                           .states = 20,
+                           .gate = true,
+                           .initial = true}));
+
+// Few rows are shared by many lanes, many rows have a lane each.
+std::vector<Case> types_and_layouts() {
+  std::vector<Case> cases;
+  for (const Layout layout : {Layout::kLengthLast, Layout::kChannelsLast, Layout::kGaps})
+    for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16})
+      for (const int misalign : {0, 1, 3})
+        for (const int64_t batch : {1, 50})
+          cases.push_back({.batch = batch,
+                           .channels = 37,
+                           .length = batch == 1 ? 141 : 41,
+                           .states = 2,
+                           .dtype = dtype,
+                           .layout = layout,
+                           .gate = misalign == 1,
+                           .initial = misalign == 0,
+                           .out_dtype = misalign == 3 ? dtype : DType::kFloat32,
+                           .misalign = misalign});
+  // Whole rows of odd lengths in one copy, and rows that allow eight or sixteen bytes each.
+  for (const int64_t length : {1, 7, 16, 49, 196, 64})
+    cases.push_back({.batch = 3,
+                     .channels = 64,
+                     .length = length,
+                     .states = 2,
+                     .dtype = DType::kBFloat16,
+                     .out_dtype = DType::kBFloat16});
+  return cases;
+}
+INSTANTIATE_TEST_SUITE_P(TypesAndLayouts, SelectiveScanGpu,
+                         ::testing::ValuesIn(types_and_layouts()));
+
+#define SKIP_WITHOUT_GPU \
+  if (!have_gpu()) GTEST_SKIP() << "no GPU: " << why_no_gpu()
+
+TEST(SelectiveScanGpuPlans, AllAgreeWithReference) {
+  SKIP_WITHOUT_GPU;
+  const Case c{.batch = 2, .channels = 24, .groups = 2, .length = 70, .states = 5, .initial = true};
+  const SelectiveScanSize size = size_of(Sample(c).problem);
+  const auto ahead = legal_plans(size, Pass::kForward, test_gpu());
+  const auto back = legal_plans(size, Pass::kBackward, test_gpu());
+  for (std::size_t i = 0; i < std::max(ahead.size(), back.size()); ++i) {
+    Sample p(c);
+    const SelectiveScanGpuPlan& one = ahead[i % ahead.size()];
+    const SelectiveScanGpuPlan& other = back[i % back.size()];
+    SCOPED_TRACE(to_string(one) + to_string(other));
+    run_on_gpu(p, &one, &other);
+    expect_passed(p.judge());
+  }
+}
+
+TEST(SelectiveScanGpuPlans, SlicesOfTheBatchGiveTheSameBits) {
+  SKIP_WITHOUT_GPU;
+  const Case c{.batch = 5, .channels = 100, .length = 40, .states = 2};
+  Sample whole(c), sliced(c);
+  SelectiveScanGpuPlan back = plan(size_of(whole.problem), Pass::kBackward, test_gpu());
+  run_on_gpu(whole, nullptr, &back);
+  back.slice = 2;  // a smaller workspace than the plan's
+  run_on_gpu(sliced, nullptr, &back);
+  EXPECT_EQ(whole.gu.bytes(), sliced.gu.bytes());
+  EXPECT_EQ(whole.gA.bytes(), sliced.gA.bytes());
+  EXPECT_EQ(whole.gB.bytes(), sliced.gB.bytes());
+  EXPECT_EQ(whole.gC.bytes(), sliced.gC.bytes());
+}
+
+TEST(SelectiveScanGpuOperator, TwoRunsGiveTheSameBits) {
+  SKIP_WITHOUT_GPU;
+  const Case c{.batch = 3, .channels = 150, .groups = 2, .length = 77, .states = 3, .gate = true};
+  Sample one(c), two(c);
+  run_on_gpu(one);
+  run_on_gpu(two);
+  EXPECT_EQ(one.out.bytes(), two.out.bytes());
+  EXPECT_EQ(one.gdelta.bytes(), two.gdelta.bytes());
+  EXPECT_EQ(one.gA.bytes(), two.gA.bytes());
+  EXPECT_EQ(one.gB.bytes(), two.gB.bytes());
+  EXPECT_EQ(one.gbias.bytes(), two.gbias.bytes());
+}
+
+TEST(SelectiveScanGpuOperator, EmptySizesGiveEmptyResultsAndPassStatesThrough) {
+  SKIP_WITHOUT_GPU;
+  Sample no_batch(Case{.batch = 0, .initial = true});
+  run_on_gpu(no_batch);
+  EXPECT_EQ(read_element(no_batch.gA.view(), 5, 0), 0);
+  Sample no_length(Case{.length = 0, .states = 2, .initial = true});
+  run_on_gpu(no_length);
+  for_each_index(no_length.last.view().shape, [&](int64_t i, int64_t j, int64_t k, int64_t) {
+    EXPECT_EQ(read_element(no_length.last.view(), i, j, k),
+              read_element(no_length.initial.view(), i, j, k));
+    EXPECT_EQ(read_element(no_length.ginitial.view(), i, j, k),
+              read_element(no_length.glast.view(), i, j, k));
+  });
+}
+
+TEST(SelectiveScanGpuOperator, UnwantedGradientsAreLeftOut) {
+  SKIP_WITHOUT_GPU;
+  const Case c{.channels = 40, .length = 70, .states = 2, .gate = true};
+  Sample all(c), some(c);
+  run_on_gpu(all);
+  for (SampleTensor* unwanted : {&some.gu, &some.gA, &some.gB, &some.gD, &some.gbias, &some.gz})
+    *unwanted = SampleTensor();
+  run_on_gpu(some);
+  EXPECT_EQ(all.gdelta.bytes(), some.gdelta.bytes());
+  EXPECT_EQ(all.gC.bytes(), some.gC.bytes());
+}
+
+TEST(SelectiveScanGpuOperator, NotFiniteInputStaysInItsChannel) {
+  SKIP_WITHOUT_GPU;
+  const Case c{.batch = 2, .channels = 20, .length = 40, .states = 2};
+  Sample clean(c), dirty(c);
+  dirty.u.set(0, 3, 5, 0, NAN);
+  dirty.delta.set(1, 7, 6, 0, INFINITY);
+  run_on_gpu(clean);
+  run_on_gpu(dirty);
+  for_each_index(clean.out.view().shape, [&](int64_t b, int64_t channel, int64_t t, int64_t) {
+    const bool poisoned = b == 0 && channel == 3 && t >= 5, other = b == 1 && channel == 7;
+    const double got = read_element(dirty.out.view(), b, channel, t);
+    if (poisoned) {
+      EXPECT_TRUE(std::isnan(got)) << t;
+    } else if (!other) {
+      EXPECT_EQ(got, read_element(clean.out.view(), b, channel, t));
+    }
+    if (!(b == 0 && channel == 3) && !other) {
+      EXPECT_EQ(read_element(dirty.gu.view(), b, channel, t),
+                read_element(clean.gu.view(), b, channel, t));
+    }
+  });
+}
+
+TEST(SelectiveScanGpuCheck, RefusesFloat64) {
+  const Sample p(Case{.dtype = DType::kFloat64, .out_dtype = DType::kFloat64});
+  try {
+    check_gpu(p.problem);
+    FAIL() << "accepted";
+  } catch (const Unsupported& error) {
+    EXPECT_STREQ(error.what(),
+                 "selective_scan: u is float64, GPUs take float32, float16 and bfloat16 (use the "
+                 "CPU)");
+  }
+}
+
+// No number of states is too many for any device, and every plan keeps to the device's limits.
+TEST(SelectiveScanGpuPlanner, PlansEveryDevice) {
+  for (const Gpu& gpu : known_gpus())
+    for (const Pass pass : {Pass::kForward, Pass::kBackward})
+      for (const int64_t states : {1, 16, 256, 512, 1024, 5000}) {
+        const SelectiveScanSize size{
+            .batch = 8, .channels = 1024, .length = 2048, .states = states};
+        const SelectiveScanGpuPlan one = plan(size, pass, gpu);
+        EXPECT_EQ(one, plan(size, pass, gpu));
+        EXPECT_LE(one.shared_bytes, gpu.shared_per_block) << gpu.name << ' ' << states;
+        EXPECT_GE(one.blocks_per_multiprocessor, 1);
+      }
+}
+
+}  // namespace
+}  // namespace linescan::testing

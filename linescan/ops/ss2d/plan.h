@@ -15,6 +15,7 @@ struct Ss2dSize {
   DType dtype = DType::kFloat32;
   DType out_dtype = DType::kFloat32;
   bool channels_last = true;
+  bool kept_states = false;  // the forward pass keeps states for the backward pass (GPUs)
 
   int64_t pixels() const { return height * width; }
   int64_t record() const { return rank + 2 * states; }  // numbers a pixel and route: dts, B, C

@@ -48,11 +48,11 @@ void Ss2dSample::run(const ParallelFor& parallel_for, int64_t threads) {
   }
 }
 
-std::vector<NamedVerdict> Ss2dSample::judge() const {
+std::vector<NamedVerdict> Ss2dSample::judge(double bound) const {
   const Ss2dJudge ahead = reference_forward(problem), back = reference_backward(problem, gradients);
   std::vector<NamedVerdict> verdicts;
   const auto add = [&](const char* name, const SampleTensor& got, const Judged& expected) {
-    if (got) verdicts.push_back(judge_sample(name, got, expected, kSs2dBound));
+    if (got) verdicts.push_back(judge_sample(name, got, expected, bound));
   };
   add("out", out, ahead.out);
   add("grad_x", gx, back.x);

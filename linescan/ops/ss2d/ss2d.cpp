@@ -32,6 +32,7 @@ Ss2dSize size_of(const Ss2dProblem& p) {
   size.routes = p.route_count;
   size.dtype = p.x.dtype;
   size.out_dtype = p.out ? p.out.dtype : p.x.dtype;
+  size.kept_states = static_cast<bool>(p.states);
   size.channels_last = p.x.strides[1] == 1 || size.channels == 1;
   return size;
 }
@@ -74,6 +75,15 @@ void check(const Ss2dProblem& p) {
   expect_dtype(kName, "D", p.D, parameter, kParameterType);
   expect_even_rows("x", p.x);
   if (p.out) expect_even_rows("out", p.out);
+}
+
+void check_gpu(const Ss2dProblem& p) {
+  if (p.x.dtype == DType::kFloat64)
+    throw_error<Unsupported>(
+        "{}: x is float64, GPUs take float32, float16 and bfloat16 (use the CPU)", kName);
+  if (p.route_count > kGpuMaxRoutes)
+    throw_error<Unsupported>("{}: routes has {} routes, GPUs take up to {}", kName, p.route_count,
+                             kGpuMaxRoutes);
 }
 
 }  // namespace linescan

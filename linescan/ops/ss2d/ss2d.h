@@ -8,8 +8,10 @@
 #include <cstddef>
 
 #include "linescan/base/tensor_view.h"
+#include "linescan/ops/gpu_stream.h"
 #include "linescan/ops/judged.h"
 #include "linescan/ops/parallel.h"
+#include "linescan/ops/ss2d/gpu_plan.h"
 #include "linescan/ops/ss2d/plan.h"
 
 namespace linescan {
@@ -28,6 +30,10 @@ struct Ss2dProblem {
   int64_t route_count = 0;
 
   TensorView out;  // any type [batch, channels, height, width]
+
+  // GPUs, optional: float32 [gpu_kept_states(size)], filled by the forward pass and read by the
+  // backward pass, which else spends a third of its time on finding them again.
+  TensorView states;
 };
 
 // The upstream gradient and where to put the results; undefined results are not wanted.
@@ -46,6 +52,16 @@ void forward(const Ss2dProblem& problem, const Ss2dPlan& plan, std::byte* worksp
              const ParallelFor& parallel_for);
 void backward(const Ss2dProblem& problem, const Ss2dGradients& gradients, const Ss2dPlan& plan,
               std::byte* workspace, const ParallelFor& parallel_for);
+
+// The same on a GPU, for problems that check() and check_gpu() accept, in builds with CUDA: tensors
+// and workspace (256-byte boundary) are memory of the current device, `routes` is the host's. Work is
+// put on the stream, nothing waits, nothing is allocated, two runs give identical bits. The gradients
+// of all inputs are wanted.
+void check_gpu(const Ss2dProblem& problem);  // throws Unsupported: float64, very many routes
+void forward(const Ss2dProblem& problem, const Ss2dGpuPlan& plan, std::byte* workspace,
+             GpuStream stream);
+void backward(const Ss2dProblem& problem, const Ss2dGradients& gradients, const Ss2dGpuPlan& plan,
+              std::byte* workspace, GpuStream stream);
 
 struct Ss2dJudge {
   Judged out;                                          // forward

@@ -1,0 +1,420 @@
+// ss2d, backward: the gradients of all routes over one tile of a plane.
+//
+//   gh[t,n] = C[t,n] gy[t] + c[t+1,n]      c[t,n] = a[t,n] gh[t,n]        a = exp(dt A), from the end
+//   gx     += D gy + sum_n gh dt B         gB = sum over channels of gh dt x      gC of gy h
+//   gdelta  = sigmoid(delta) sum_n (gh A a h[t-1] + gh B x)               gA += gh dt a h[t-1]
+//   gdts    = dt_weight^T gdelta           gdt_weight += gdelta dts^T     gdt_bias += gdelta
+//
+// h is computed again inside every chunk, from the state that enters it (a pass of forward.cu).
+//
+// Source:    linescan/ops/ss2d/README.md; docs/decisions/0011-ss2d-on-gpus.md.
+// Numerics:  state and sums in float; sums over channels as gpu_channel_sums.cuh says. No atomics.
+// Reference: reference.cpp beside this file.
+
+#include <type_traits>
+
+#include "linescan/ops/device_code/dispatch.cuh"
+#include "linescan/ops/ss2d/gpu_backward_sums.cuh"
+#include "linescan/ops/ss2d/gpu_channel_sums.cuh"
+#include "linescan/ops/ss2d/gpu_launch.cuh"
+#include "linescan/ops/ss2d/gpu_recurrence.cuh"
+#include "linescan/ops/ss2d/gpu_states.cuh"
+#include "linescan/ops/ss2d/gpu_sums.cuh"
+
+namespace linescan {
+namespace {
+
+template <typename T>
+struct BackwardArguments : Ss2dGpuArguments<T> {
+  GpuPlanes<const void> gout;
+  DType gout_dtype;
+  GpuPlanes<T> gx;
+  const float* entering;   // PieceStates
+  const float* returning;  // likewise, of the gradient
+  float* starts;           // StateTable
+  RecordSums record_sums;
+  ParameterSums parameter_sums;
+
+  template <typename G>
+  __device__ GpuPlanes<const G> gout_as() const {
+    return {static_cast<const G*>(gout.data), gout.batch, gout.channel, gout.pixel};
+  }
+};
+
+// D gy, whatever type gy has.
+template <typename T, class Scale>
+__device__ __forceinline__ void start_sums_with_gout(const BackwardArguments<T>& args,
+                                                     const BlockPlace& place, float* sums,
+                                                     const Scale& scale) {
+  const auto start = [&](const auto& gout) {
+    start_sums(gout, args.width, args.channels, place, sums, scale);
+  };
+  switch (args.gout_dtype) {
+    case DType::kBFloat16:
+      return start(args.template gout_as<BFloat16>());
+    case DType::kFloat16:
+      return start(args.template gout_as<Float16>());
+    default:
+      return start(args.template gout_as<float>());
+  }
+}
+
+// G: the type of gout, or void: known at run time only. kSingle: one state.
+template <typename T, typename G, int kHeld, bool kSingle>
+__global__ void __launch_bounds__(32 * kGpuBackwardWarps)
+    backward_kernel(BackwardArguments<T> args) {
+  // The type of the products that sum over channels.
+  using Number = std::conditional_t<(kHeld > 0), BFloat16, float>;
+  const BlockPlace place(args);
+  const int warps = blockDim.x / 32, warp = threadIdx.x / 32;
+  const int g = threadIdx.x % 32 / 4, q = threadIdx.x % 4;
+  auto* sums = reinterpret_cast<float*>(shared_memory());
+  const int states = kSingle ? 1 : args.states;
+  Relay relay(sums + place.height * place.pitch() * kGpuChannels, states);
+  int channel[2];
+  bool exists[2];
+  for (int i = 0; i < 2; ++i) {
+    const int c = place.group * kGpuChannels + 2 * g + i;
+    exists[i] = c < args.channels;
+    channel[i] = min(c, args.channels - 1);
+  }
+  // Two channels at once for typed gout; those past the end read others' gradients, to no effect.
+  const int gout_channel =
+      std::is_void_v<G> ? channel[0] : min(place.group * kGpuChannels + 2 * g, args.channels - 2);
+  const int64_t gout_first = place.image * args.gout.batch + gout_channel * args.gout.channel;
+  const int64_t gout_second = place.image * args.gout.batch + channel[1] * args.gout.channel;
+  using GoutPair = std::conditional_t<std::is_void_v<G>, float2, Pack<G, 2>>;
+  const auto read_gout = [&](const Segment& segment, const TileRoute& route, int t) -> GoutPair {
+    const int pixel = segment.first_pixel(route) + segment.clamp(t) * route.pixel_step;
+    if constexpr (std::is_void_v<G>) {
+      const int64_t at = pixel * args.gout.pixel;
+      return {read_as_float(args.gout.data, args.gout_dtype, gout_first + at),
+              read_as_float(args.gout.data, args.gout_dtype, gout_second + at)};
+    } else {  // packed (launch_backward)
+      const auto* at = offset_bytes(static_cast<const G*>(args.gout.data) + gout_first, pixel,
+                                    static_cast<int>(args.gout.pixel * sizeof(G)));
+      return *reinterpret_cast<const GoutPair*>(at);
+    }
+  };
+  const FactorRows<T, kHeld> factors(args);
+  // D gy of all routes; the barrier of the first exchange makes it visible.
+  start_sums_with_gout(args, place, sums, [&](int c) {
+    float skip = 0;
+    for (int k = 0; k < args.routes; ++k)
+      skip += args.D[static_cast<int64_t>(k) * args.channels + c];
+    return skip;
+  });
+
+  for (int k = 0; k < args.routes; ++k) {
+    const TileRoute route(args, place, args.codes[k]);
+    const LaneRoute<T, kHeld> lane(args, place, route, k);
+    const RouteWeights<T, kHeld> weights(args, place, k);
+    const PieceStates<T> entrance(args, args.entering, place, route, k, channel);
+    const PieceStates<T> ending(args, args.returning, place, route, k, channel);
+    const auto decay_rate = [&](int n, int i) {  // A
+      const int64_t row = static_cast<int64_t>(k) * args.channels + channel[i];
+      return -exp2_approx(kLog2e * __ldg(args.A_log + row * states + n));
+    };
+    float bias[2], A[2];
+    for (int i = 0; i < 2; ++i) {
+      bias[i] = args.dt_bias[static_cast<int64_t>(k) * args.channels + channel[i]];
+      if (kSingle) A[i] = decay_rate(0, i);
+    }
+    const int last_line = route.lines - 1;
+    if (warp == 0 && q == 0)
+      for (int n = 0; n < states; ++n)
+        relay.start(n, g,
+                    make_float2(ending.state(last_line, n, 0), ending.state(last_line, n, 1)));
+    const ParameterSums::Place sum_place = args.parameter_sums.place(args, place, k, warp, channel);
+    if (kHeld == 0) sum_place.clear(exists);
+    const RecordSums::Route record_sums = args.record_sums.route(args, place, route, k);
+    // Rows that take channels to records: dt_weight transposed; sums for B and C in the last part.
+    FragmentA<Number> columns[kHeld > 0 ? kHeld : 1], row_B, row_C;
+    if constexpr (kHeld > 0) {
+#pragma unroll
+      for (int part = 0; part < kHeld; ++part)
+        columns[part] = weight_columns<Number>(args, place, k, part);
+      row_B = sum_row<Number>(args, place, args.rank % kDepth);
+      row_C = sum_row<Number>(args, place, args.rank % kDepth + 1);
+    }
+    float g_bias[2] = {}, g_A[2] = {}, g_D[2] = {};
+    // gdt_weight of the lane's channels: columns 2q, 2q + 1 of every eight numbers of a record.
+    float g_weight[kHeld > 0 ? 2 * kHeld : 1][4] = {};
+
+    int chunks = route.chunks();
+    keep(chunks);
+    const int rounds = (chunks + warps - 1) / warps;
+    int chunk = (rounds - 1) * warps + warp;
+    // A chunk's inputs are fetched while the one before it is worked on, if they fit the registers.
+    constexpr bool kAhead = kHeld == 1;
+    ChunkInput<T, kHeld> next;
+    GoutPair next_gout[kGpuSegmentSteps];
+    const auto load_next = [&](int number) {
+      lane.load(next, number);
+#pragma unroll
+      for (int t = 0; t < kGpuSegmentSteps; ++t) next_gout[t] = read_gout(next.segment, route, t);
+    };
+    if (kAhead) load_next(chunk);
+    for (int round = 0; round < rounds; ++round, chunk -= warps) {
+      if (!kAhead) load_next(chunk);
+      const ChunkInput<T, kHeld> input = next;
+      const Segment segment = input.segment;
+      float gy[kGpuSegmentSteps][2];
+#pragma unroll
+      for (int t = 0; t < kGpuSegmentSteps; ++t) {
+        const bool inside = t < segment.valid;
+        if constexpr (std::is_void_v<G>) {
+          gy[t][0] = inside ? next_gout[t].x : 0.0f;
+          gy[t][1] = inside ? next_gout[t].y : 0.0f;
+        } else {
+          gy[t][0] = inside ? to_float(next_gout[t].values[0]) : 0.0f;
+          gy[t][1] = inside ? to_float(next_gout[t].values[1]) : 0.0f;
+        }
+      }
+      if (kAhead) load_next(max(0, chunk - warps));
+      float dt[2 * kGpuProducts][2], slope[2 * kGpuProducts][2];
+      weights.multiply(lane, input, chunk, bias, [&](int t, float d0, float d1) {
+        constexpr bool kShort = sizeof(T) == 2;
+        dt[t][0] = softplus_and_slope<kShort>(d0, slope[t][0]);
+        dt[t][1] = softplus_and_slope<kShort>(d1, slope[t][1]);
+      });
+#pragma unroll
+      for (int t = 0; t < 2 * kGpuProducts; ++t)
+        if (t >= segment.valid) dt[t][0] = dt[t][1] = 0;
+
+      const int origin = segment.sum(route);
+      const auto add_to_sums = [&](int t, float gx0, float gx1) {
+        const bool inside = t < segment.valid;
+        auto* sum = reinterpret_cast<float2*>(sums + sum_index(origin + t * route.sum_step, 2 * g));
+        float2 so_far = make_float2(0, 0);
+        if (inside) so_far = *sum;
+        so_far = make_float2(so_far.x + gx0, so_far.y + gx1);
+        if (inside) *sum = so_far;
+      };
+      // The gradient of delta from what its size has gathered; adds to the parameters' sums.
+      const auto finish_delta = [&](int t, float(&g_dt)[2]) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          g_dt[i] = t < segment.valid ? g_dt[i] * slope[t][i] : 0.0f;
+          g_bias[i] += g_dt[i];
+          if (k == 0) g_D[i] = fmaf(gy[t][i], to_float(input.x[t][i]), g_D[i]);
+        }
+      };
+      StepValues g_delta = {};
+      float gx[kSingle ? 1 : kGpuSegmentSteps][2] = {};
+      for (int n = 0; n < states; ++n) {
+        if (!kSingle)
+          for (int i = 0; i < 2; ++i) A[i] = decay_rate(n, i);
+        float B[2 * kGpuProducts], C[2 * kGpuProducts];
+        factors.multiply(lane, input, chunk, n, B, C);
+        float a[kGpuSegmentSteps][2], b[kGpuSegmentSteps][2];
+        float h[kGpuSegmentSteps + 1][2];  // h[t] enters step t
+
+        // Forward again: the states of the segment.
+        const bool anew = entrance.each_line && segment.position == 0 && segment.valid > 0;
+        const float2 start = *StateTable(args.starts, args.routes, args.chunks, states)
+                                  .at(k, min(chunk, chunks - 1), n, g);
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const float new_state = anew ? entrance.state(segment.line, n, i) : 0.0f;
+          Transfer own = {anew ? 0.0f : 1.0f, new_state};
+#pragma unroll
+          for (int t = 0; t < kGpuSegmentSteps; ++t) {
+            a[t][i] = exp2_approx(dt[t][i] * (kLog2e * A[i]));
+            b[t][i] = dt[t][i] * to_float(input.x[t][i]) * B[t];
+            own = {a[t][i] * own.factor, fmaf(a[t][i], own.offset, b[t][i])};
+          }
+          own = scan_segments<false>(own, q);
+          const Transfer earlier = shuffle_up(own, 1);
+          const float first =
+              q > 0 ? earlier.apply(i ? start.y : start.x) : (i ? start.y : start.x);
+          h[0][i] = anew ? new_state : first;
+#pragma unroll
+          for (int t = 0; t < kGpuSegmentSteps; ++t) h[t + 1][i] = fmaf(a[t][i], h[t][i], b[t][i]);
+        }
+
+        // Back: a line that ends the sequence knows what comes back from behind it.
+        const bool ends = ending.each_line && segment.valid > 0 &&
+                          segment.position + segment.valid == route.length;
+        Transfer own[2], behind[2];
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          if (ends) own[i] = {0, ending.state(segment.line, n, i)};
+          behind[i] = own[i];
+#pragma unroll
+          for (int t = kGpuSegmentSteps - 1; t >= 0; --t)
+            own[i] = {a[t][i] * own[i].factor, a[t][i] * fmaf(C[t], gy[t][i], own[i].offset)};
+          own[i] = scan_segments<true>(own[i], q);
+          const Transfer later = shuffle_down(own[i], 1);
+          if (q < kGpuSegments - 1 && !ends) behind[i] = later;
+        }
+        const float2 returned = relay.exchange(own, round, n, g, warps - 1 - warp, q == 0);
+        float c[2] = {behind[0].apply(returned.x), behind[1].apply(returned.y)};
+        float sum_A[2] = {};
+        // One step back: what it gives to gx and to the gradients of dt, B and C.
+        const auto step_back = [&](int t, float(&to_x)[2], float(&to_dt)[2], float(&to_B)[2],
+                                   float(&to_C)[2]) {
+#pragma unroll
+          for (int i = 0; i < 2; ++i) {
+            const float x = to_float(input.x[t][i]);
+            const float gh = fmaf(C[t], gy[t][i], c[i]);
+            c[i] = a[t][i] * gh;
+            const float through = c[i] * h[t][i];
+            const float from_B = gh * B[t];
+            sum_A[i] = fmaf(dt[t][i], through, sum_A[i]);
+            to_x[i] = fmaf(from_B, dt[t][i], to_x[i]);
+            to_dt[i] = fmaf(A[i], through, fmaf(from_B, x, to_dt[i]));
+            to_B[i] = gh * dt[t][i] * x;
+            to_C[i] = gy[t][i] * h[t + 1][i];
+          }
+        };
+        if constexpr (kHeld > 0) {
+          // Two steps are the columns of one product: their records are done at once.
+#pragma unroll
+          for (int j = kGpuProducts - 1; j >= 0; --j) {
+            float to_B[2][2] = {}, to_C[2][2] = {};
+#pragma unroll
+            for (int i = 1; i >= 0; --i) {
+              const int t = 2 * j + i;
+              if (t >= kGpuSegmentSteps) continue;
+              float to_x[2] = {};
+              step_back(t, to_x, g_delta[t], to_B[i], to_C[i]);
+              finish_delta(t, g_delta[t]);
+              add_to_sums(t, to_x[0], to_x[1]);
+            }
+#pragma unroll
+            for (int part = 0; part < kHeld; ++part) {
+              float record[4] = {};
+              add_channel_product(record, columns[part], &g_delta[2 * j]);
+              if (part == kHeld - 1) {
+                add_channel_product(record, row_B, to_B);
+                add_channel_product(record, row_C, to_C);
+              }
+              store_records(record_sums, segment, part, j, args.record, record);
+            }
+          }
+          g_A[0] += sum_A[0];
+          g_A[1] += sum_A[1];
+        } else {
+          StepValues to_B = {}, to_C = {};
+#pragma unroll
+          for (int t = kGpuSegmentSteps - 1; t >= 0; --t)
+            step_back(t, gx[kSingle ? 0 : t], g_delta[t], to_B[t], to_C[t]);
+          sum_place.add_A(n, exists, sum_A);
+          store_factors(record_sums, segment, args.rank + n, args.rank + states + n, exists, to_B,
+                        to_C);
+        }
+      }
+
+      if constexpr (kHeld > 0) {
+#pragma unroll
+        for (int part = 0; part < kHeld; ++part)
+          multiply_by_records(g_weight[2 * part], g_weight[2 * part + 1], g_delta, input, part);
+      } else {
+#pragma unroll
+        for (int t = 0; t < kGpuSegmentSteps; ++t) {
+          finish_delta(t, g_delta[t]);
+          add_to_sums(t, gx[kSingle ? 0 : t][0], gx[kSingle ? 0 : t][1]);
+        }
+        for (int part = 0; part * kDepth < args.rank; ++part) {
+          columns[0] = weight_columns<Number>(args, place, k, part);
+#pragma unroll
+          for (int j = 0; j < kGpuProducts; ++j) {
+            float record[4] = {};
+            add_channel_product(record, columns[0], &g_delta[2 * j]);
+            store_records(record_sums, segment, part, j, args.rank, record);
+          }
+          for (int half = 0; half < 2; ++half) {
+            float weight_sum[4] = {};
+            multiply_by_records(weight_sum, g_delta, lane, segment, 2 * part + half);
+            sum_place.add_weights(2 * part + half, exists, weight_sum);
+          }
+        }
+      }
+    }
+    sum_place.finish(exists, g_bias, g_D);
+    if constexpr (kHeld > 0) {
+      sum_place.store_A(exists, g_A);
+#pragma unroll
+      for (int tile = 0; tile < 2 * kHeld; ++tile)
+        sum_place.store_weights(tile, exists, g_weight[tile]);
+    }
+    __syncthreads();  // before relay.start of the next route, and before the sums are read
+  }
+  write_sums(args.gx, args.width, args.channels, place, sums);
+}
+
+template <typename T>
+void launch_backward(const BackwardArguments<T>& args, const Ss2dGpuPlan& plan, int64_t images,
+                     GpuStream stream) {
+  const auto run = [&](auto kernel) {
+    launch("ss2d backward", kernel,
+           {plan.blocks_an_image() * images, static_cast<int>(plan.block), plan.shared_bytes},
+           stream, args);
+  };
+  if constexpr (std::is_same_v<T, BFloat16>) {
+    const auto run_held = [&]<typename G>() {
+      switch (held_parts(args)) {
+        case 1:
+          return run(backward_kernel<T, G, 1, true>);
+        case 2:
+          return run(backward_kernel<T, G, 2, true>);
+        case 3:
+          return run(backward_kernel<T, G, 3, true>);
+        case 4:
+          return run(backward_kernel<T, G, 4, true>);
+        case 5:
+          return run(backward_kernel<T, G, 5, true>);
+        default:
+          return run(backward_kernel<T, void, 0, false>);
+      }
+    };
+    const GpuPlanes<const void>& gout = args.gout;
+    const auto packed = [&](int64_t bytes) {
+      return gout.channel == 1 && gout.batch % 2 == 0 && gout.pixel % 2 == 0 &&
+             gout.pixel * bytes < (int64_t{1} << 31) &&
+             reinterpret_cast<std::uintptr_t>(gout.data) % (2 * bytes) == 0;
+    };
+    if (args.gout_dtype == DType::kBFloat16 && packed(2))
+      return run_held.template operator()<BFloat16>();
+    if (args.gout_dtype == DType::kFloat32 && packed(4))
+      return run_held.template operator()<float>();
+  }
+  run(backward_kernel<T, void, 0, false>);
+}
+
+}  // namespace
+
+void backward(const Ss2dProblem& p, const Ss2dGradients& g, const Ss2dGpuPlan& plan,
+              std::byte* workspace, GpuStream stream) {
+  const Ss2dSize size = size_of(p);
+  const BackwardWorkspace parts(size, plan, workspace);
+  dispatch_data(p.x.dtype, [&]<typename T>() {
+    BackwardArguments<T> args;
+    static_cast<Ss2dGpuArguments<T>&>(args) = gpu_arguments<T>(p, plan);
+    args.gout = gpu_planes<const void>(g.out);
+    args.gout_dtype = g.out.dtype;
+    args.gx = gpu_planes<T>(g.x);
+    args.starts = parts.starts;
+    args.parameter_sums = {parts.parameters, plan.block / 32};
+    if (size.batch * plan.blocks_an_image() > 0) {
+      for_each_slice(args, size.batch, plan.slice, [&](int64_t images) {
+        args.record_sums = {parts.records, images};
+        args.entering = entering_states(args, images, parts.entering, stream);
+        args.returning =
+            returning_states(args, args.gout, args.gout_dtype, images, parts.returning, stream);
+        if (size.kept_states && plan.pieces == 0)
+          args.starts = p.states.as<float>() + args.first_image * plan.blocks_an_image() *
+                                                   args.routes * args.chunks * kGpuChannels;
+        else
+          chunk_states(args, plan, images, args.entering, args.starts, stream);
+        launch_backward(args, plan, images, stream);
+        sum_records(args, args.record_sums, g.projection.as<T>(), stream);
+      });
+    }
+    const int64_t count = size.batch * plan.tile_rows * plan.tile_columns * (plan.block / 32);
+    sum_parameters(args, args.parameter_sums, count, g, stream);
+  });
+}
+
+}  // namespace linescan

@@ -1,0 +1,120 @@
+// ss2d, backward: adds up what the blocks left (gpu_backward_sums.cuh), always in the same order.
+
+#include "linescan/ops/ss2d/gpu_backward_sums.cuh"
+
+namespace linescan {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kSumWarps = 16;  // parts of the parts
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    sum_records_kernel(const float* sums, int64_t groups, int64_t count, T* gprojection) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (i >= count) return;
+  float sum = 0;
+  for (int64_t group = 0; group < groups; ++group) sum += sums[group * count + i];
+  gprojection[i] = from_float<T>(sum);
+}
+
+struct ParameterTargets {
+  void* dt_weight;  // T, or float32
+  bool float_weight;
+  float *dt_bias, *A_log, *D;
+  const float* A_log_value;
+  int channels, rank, states, routes;
+};
+
+// sums [parts, routes * channels * numbers]: 32 numbers a block, a share of the parts a warp.
+template <typename T>
+__global__ void __launch_bounds__(32 * kSumWarps)
+    sum_parameters_kernel(const float* sums, int64_t parts, ParameterTargets to) {
+  __shared__ float shares[kSumWarps][32];
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, numbers = to.rank + to.states + 2;
+  const int64_t count = static_cast<int64_t>(to.routes) * to.channels * numbers;
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * 32 + lane;
+  float share = 0;
+  if (i < count)
+    for (int64_t part = warp; part < parts; part += kSumWarps) share += sums[part * count + i];
+  shares[warp][lane] = share;
+  __syncthreads();
+  if (warp != 0 || i >= count) return;
+  float sum = 0;
+  for (int w = 0; w < kSumWarps; ++w) sum += shares[w][lane];
+
+  const int64_t row = i / numbers;  // route and channel
+  const int number = static_cast<int>(i % numbers);
+  if (number < to.rank) {
+    const int64_t at = row * to.rank + number;
+    if (to.float_weight)
+      static_cast<float*>(to.dt_weight)[at] = sum;
+    else
+      static_cast<T*>(to.dt_weight)[at] = from_float<T>(sum);
+  } else if (number < to.rank + to.states) {
+    const int64_t at = row * to.states + number - to.rank;
+    to.A_log[at] = sum * -exp2_approx(kLog2e * to.A_log_value[at]);
+  } else if (number == to.rank + to.states) {
+    to.dt_bias[row] = sum;
+  } else if (row < to.channels) {  // sum of gy x: the same for all routes, from the first
+    for (int k = 0; k < to.routes; ++k) to.D[k * static_cast<int64_t>(to.channels) + row] = sum;
+  }
+}
+
+}  // namespace
+
+BackwardWorkspace::BackwardWorkspace(const Ss2dSize& size, const Ss2dGpuPlan& plan,
+                                     std::byte* workspace) {
+  const Ss2dGpuWorkspace parts = gpu_workspace(size, plan);
+  auto* next = reinterpret_cast<float*>(workspace);
+  const auto take = [&](float*& part, int64_t count) {
+    part = next;
+    next += count;
+  };
+  take(entering, plan.slice * parts.entering);
+  take(returning, plan.slice * parts.returning);
+  take(starts, plan.slice * parts.starts);
+  take(records, plan.slice * parts.records);
+  take(parameters, parts.parameters);
+}
+
+template <typename T>
+void sum_records(const Ss2dGpuArguments<T>& args, const RecordSums& sums, T* gprojection,
+                 GpuStream stream) {
+  const int64_t image = static_cast<int64_t>(args.height) * args.width * args.routes * args.record;
+  const int64_t count = sums.slots * image;
+  launch("ss2d sum_records", sum_records_kernel<T>, {(count + kThreads - 1) / kThreads, kThreads},
+         stream, sums.data, args.channel_groups, count, gprojection + args.first_image * image);
+}
+
+template <typename T>
+void sum_parameters(const Ss2dGpuArguments<T>& args, const ParameterSums& sums, int64_t count,
+                    const Ss2dGradients& gradients, GpuStream stream) {
+  const ParameterTargets to = {gradients.dt_weight.data,
+                               args.float_weight != nullptr,
+                               gradients.dt_bias.as<float>(),
+                               gradients.A_log.as<float>(),
+                               gradients.D.as<float>(),
+                               args.A_log,
+                               args.channels,
+                               args.rank,
+                               args.states,
+                               args.routes};
+  const int64_t numbers =
+      static_cast<int64_t>(args.routes) * args.channels * ParameterSums::numbers(args);
+  launch("ss2d sum_parameters", sum_parameters_kernel<T>, {(numbers + 31) / 32, 32 * kSumWarps},
+         stream, sums.data, count, to);
+}
+
+template void sum_records(const Ss2dGpuArguments<float>&, const RecordSums&, float*, GpuStream);
+template void sum_records(const Ss2dGpuArguments<Float16>&, const RecordSums&, Float16*, GpuStream);
+template void sum_records(const Ss2dGpuArguments<BFloat16>&, const RecordSums&, BFloat16*,
+                          GpuStream);
+template void sum_parameters(const Ss2dGpuArguments<float>&, const ParameterSums&, int64_t,
+                             const Ss2dGradients&, GpuStream);
+template void sum_parameters(const Ss2dGpuArguments<Float16>&, const ParameterSums&, int64_t,
+                             const Ss2dGradients&, GpuStream);
+template void sum_parameters(const Ss2dGpuArguments<BFloat16>&, const ParameterSums&, int64_t,
+                             const Ss2dGradients&, GpuStream);
+
+}  // namespace linescan

@@ -1,0 +1,243 @@
+// ss2d, forward: all routes over one tile of a plane, summed in shared memory.
+//
+//   delta = dt_weight dts + dt_bias          dt = softplus(delta)
+//   h[t,n] = exp(dt[t] A[n]) h[t-1,n] + dt[t] B[t,n] x[t]
+//   y      = sum over routes of (sum_n C[t,n] h[t,n] + D x[t]), each at its pixel
+//
+//   x, y [batch, channels, height, width]   projection [batch, pixels, routes, dts | B | C]
+//
+// Source:    Liu et al. 2024, arXiv:2401.10166; docs/decisions/0011-ss2d-on-gpus.md.
+// Numerics:  state and sums in float; products of half types are exact.
+// Reference: reference.cpp beside this file.
+
+#include "linescan/ops/device_code/dispatch.cuh"
+#include "linescan/ops/ss2d/gpu_launch.cuh"
+#include "linescan/ops/ss2d/gpu_recurrence.cuh"
+#include "linescan/ops/ss2d/gpu_states.cuh"
+#include "linescan/ops/ss2d/gpu_sums.cuh"
+
+namespace linescan {
+namespace {
+
+// Half data needs no more of delta than its own precision; float32 data wants all of it.
+template <typename T>
+__device__ __forceinline__ float step_size(float delta) {
+  if constexpr (sizeof(T) == 4) return softplus(delta);
+  return softplus_short(delta);
+}
+
+template <typename T>
+struct ForwardArguments : Ss2dGpuArguments<T> {
+  GpuPlanes<void> out;  // no data: not wanted
+  DType out_dtype;
+  const float* entering;  // [slots, routes, pieces, states, channels]; null: one tile
+  float* starts;          // StateTable; null: not wanted
+
+  template <typename Out>
+  __device__ GpuPlanes<Out> out_as() const {
+    return {static_cast<Out*>(out.data), out.batch, out.channel, out.pixel};
+  }
+};
+
+// kSingle: one state, which needs no sums over states in registers. kLines: routes may start anew at
+// lines, or with what comes from another tile.
+template <typename T, int kHeld, bool kSingle, bool kLines>
+__global__ void __launch_bounds__(32 * kGpuMaxWarps) forward_kernel(ForwardArguments<T> args) {
+  const BlockPlace place(args);
+  const int warps = blockDim.x / 32, warp = threadIdx.x / 32;
+  const int g = threadIdx.x % 32 / 4, q = threadIdx.x % 4;
+  auto* sums = reinterpret_cast<float*>(shared_memory());
+  const int states = kSingle ? 1 : args.states;
+  Relay relay(sums + place.height * place.pitch() * kGpuChannels, states);
+  int channel[2];
+  for (int i = 0; i < 2; ++i)
+    channel[i] = min(place.group * kGpuChannels + 2 * g + i, args.channels - 1);
+
+  const FactorRows<T, kHeld> factors(args);
+  // D x of all routes; the barrier of the first exchange makes it visible.
+  start_sums(args.x, args.width, args.channels, place, sums, [&](int c) {
+    float skip = 0;
+    for (int k = 0; k < args.routes; ++k)
+      skip += args.D[static_cast<int64_t>(k) * args.channels + c];
+    return skip;
+  });
+  for (int k = 0; k < args.routes; ++k) {
+    const TileRoute route(args, place, args.codes[k]);
+    const LaneRoute<T, kHeld> lane(args, place, route, k);
+    const RouteWeights<T, kHeld> weights(args, place, k);
+    const PieceStates<T> entrance(args, args.entering, place, route, k, channel);
+    const auto decay_rate = [&](int n, int i) {
+      const int64_t row = static_cast<int64_t>(k) * args.channels + channel[i];
+      return -kLog2e * exp2_approx(kLog2e * __ldg(args.A_log + row * states + n));
+    };
+    float bias[2], rate[2];
+    for (int i = 0; i < 2; ++i) {
+      bias[i] = args.dt_bias[static_cast<int64_t>(k) * args.channels + channel[i]];
+      if (kSingle) rate[i] = decay_rate(0, i);
+    }
+    if (warp == 0 && q == 0)
+      for (int n = 0; n < states; ++n)
+        relay.start(n, g, make_float2(entrance.state(0, n, 0), entrance.state(0, n, 1)));
+
+    // A record of one part is fetched a round ahead; longer ones would not fit the registers.
+    constexpr bool kAhead = kHeld <= 1;
+    int chunks = route.chunks();
+    keep(chunks);
+    int chunk = warp, round = 0;
+    ChunkInput<T, kHeld> next;
+    if (kAhead) lane.load(next, chunk);
+    for (int left = (chunks + warps - 1) / warps; left > 0; --left, ++round, chunk += warps) {
+      if (!kAhead) lane.load(next, chunk);
+      const ChunkInput<T, kHeld> input = next;
+      if (kAhead) lane.load(next, chunk + warps);  // past the end: the last one again
+      const Segment segment = input.segment;
+
+      float dt[2 * kGpuProducts][2];
+      weights.multiply(lane, input, chunk, bias, [&](int t, float d0, float d1) {
+        dt[t][0] = step_size<T>(d0);
+        dt[t][1] = step_size<T>(d1);
+      });
+      if (segment.valid < kGpuSegmentSteps) {  // steps of size zero leave the state as it is
+#pragma unroll
+        for (int t = 0; t < kGpuSegmentSteps; ++t)
+          if (t >= segment.valid) dt[t][0] = dt[t][1] = 0;
+      }
+      // Adds C h to the sums: behind the barrier of this round's exchange, so that the route before
+      // has left them.
+      const int origin = segment.sum(route);
+      const auto add_to_sums = [&](int t, float factor, float y0, float y1) {
+        const bool inside = t < segment.valid && args.out.data != nullptr;
+        auto* sum = reinterpret_cast<float2*>(sums + sum_index(origin + t * route.sum_step, 2 * g));
+        float2 so_far = make_float2(0, 0);
+        if (inside) so_far = *sum;
+        so_far = make_float2(fmaf(factor, y0, so_far.x), fmaf(factor, y1, so_far.y));
+        if (inside) *sum = so_far;
+      };
+
+      float y[kSingle ? 1 : kGpuSegmentSteps][2] = {};
+      for (int n = 0; n < states; ++n) {
+        if (!kSingle)
+          for (int i = 0; i < 2; ++i) rate[i] = decay_rate(n, i);
+        float B[2 * kGpuProducts], C[2 * kGpuProducts];
+        factors.multiply(lane, input, chunk, n, B, C);
+        float a[kGpuSegmentSteps][2], b[kGpuSegmentSteps][2];
+#pragma unroll
+        for (int t = 0; t < kGpuSegmentSteps; ++t)
+#pragma unroll
+          for (int i = 0; i < 2; ++i) {
+            a[t][i] = exp2_approx(dt[t][i] * rate[i]);
+            b[t][i] = dt[t][i] * to_float(input.x[t][i]) * B[t];
+          }
+        // A line that starts anew knows its state and passes on nothing from before.
+        const bool anew =
+            kLines && entrance.each_line && segment.position == 0 && segment.valid > 0;
+        Transfer own[2], before[2];
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          if (anew) own[i] = {0, entrance.state(segment.line, n, i)};
+          before[i] = own[i];
+#pragma unroll
+          for (int t = 0; t < kGpuSegmentSteps; ++t)
+            own[i] = {a[t][i] * own[i].factor, fmaf(a[t][i], own[i].offset, b[t][i])};
+          own[i] = scan_segments<false>(own[i], q);
+          const Transfer earlier = shuffle_up(own[i], 1);
+          if (q > 0 && !anew) before[i] = earlier;
+        }
+        // The chunk's own transfer is that of the last segment and all before.
+        const float2 entered = relay.exchange(own, round, n, g, warp, q == kGpuSegments - 1);
+        if (args.starts && q == 0 && chunk < chunks)
+          *StateTable(args.starts, args.routes, args.chunks, states).at(k, chunk, n, g) = entered;
+        float h[2] = {before[0].apply(entered.x), before[1].apply(entered.y)};
+#pragma unroll
+        for (int t = 0; t < kGpuSegmentSteps; ++t) {
+#pragma unroll
+          for (int i = 0; i < 2; ++i) {
+            h[i] = fmaf(a[t][i], h[i], b[t][i]);
+            if (!kSingle) y[t][i] = fmaf(C[t], h[i], y[t][i]);
+          }
+          if (kSingle) add_to_sums(t, C[t], h[0], h[1]);
+        }
+      }
+      if (!kSingle)
+#pragma unroll
+        for (int t = 0; t < kGpuSegmentSteps; ++t) add_to_sums(t, 1, y[t][0], y[t][1]);
+    }
+    __syncthreads();  // before relay.start of the next route, and before the sums are read
+  }
+  if (args.out.data == nullptr) return;
+  switch (args.out_dtype) {
+    case DType::kBFloat16:
+      return write_sums(args.template out_as<BFloat16>(), args.width, args.channels, place, sums);
+    case DType::kFloat16:
+      return write_sums(args.template out_as<Float16>(), args.width, args.channels, place, sums);
+    default:
+      return write_sums(args.template out_as<float>(), args.width, args.channels, place, sums);
+  }
+}
+
+template <typename T>
+void launch_forward(const ForwardArguments<T>& args, const Ss2dGpuPlan& plan, int64_t images,
+                    GpuStream stream) {
+  const auto run = [&](auto kernel) {
+    launch("ss2d forward", kernel,
+           {plan.blocks_an_image() * images, static_cast<int>(plan.block), plan.shared_bytes},
+           stream, args);
+  };
+  bool lines = args.pieces > 0;
+  for (int k = 0; k < args.routes; ++k) lines |= (args.codes[k] & kRestart) != 0;
+  const int held = held_parts(args);
+  if (held == 0)
+    return args.states == 1 ? run(forward_kernel<T, 0, true, true>)
+                            : run(forward_kernel<T, 0, false, true>);
+  if constexpr (sizeof(T) == 2) {
+    const auto run_held = [&]<int kHeld>() {
+      lines ? run(forward_kernel<T, kHeld, true, true>)
+            : run(forward_kernel<T, kHeld, true, false>);
+    };
+    if (held == 1) return run_held.template operator()<1>();
+    if (held == 2) return run_held.template operator()<2>();
+    if (held == 3) return run_held.template operator()<3>();
+    if (held == 4) return run_held.template operator()<4>();
+    run_held.template operator()<5>();
+  }
+}
+
+}  // namespace
+
+void forward(const Ss2dProblem& p, const Ss2dGpuPlan& plan, std::byte* workspace,
+             GpuStream stream) {
+  const int64_t batch = p.x.shape[0];
+  if (batch * plan.blocks_an_image() == 0) return;
+  dispatch_data(p.x.dtype, [&]<typename T>() {
+    ForwardArguments<T> args;
+    static_cast<Ss2dGpuArguments<T>&>(args) = gpu_arguments<T>(p, plan);
+    args.out = gpu_planes<void>(p.out);
+    args.out_dtype = p.out.dtype;
+    args.starts = p.states && plan.pieces == 0 ? p.states.as<float>() : nullptr;
+    for_each_slice(args, batch, plan.slice, [&](int64_t images) {
+      args.entering = entering_states(args, images, reinterpret_cast<float*>(workspace), stream);
+      launch_forward(args, plan, images, stream);
+    });
+  });
+}
+
+template <typename T>
+void chunk_states(const Ss2dGpuArguments<T>& problem, const Ss2dGpuPlan& plan, int64_t images,
+                  const float* entering, float* starts, GpuStream stream) {
+  ForwardArguments<T> args;
+  static_cast<Ss2dGpuArguments<T>&>(args) = problem;
+  args.out = {};
+  args.out_dtype = DType::kFloat32;
+  args.entering = entering;
+  args.starts = starts;
+  launch_forward(args, plan, images, stream);
+}
+
+template void chunk_states(const Ss2dGpuArguments<float>&, const Ss2dGpuPlan&, int64_t,
+                           const float*, float*, GpuStream);
+template void chunk_states(const Ss2dGpuArguments<Float16>&, const Ss2dGpuPlan&, int64_t,
+                           const float*, float*, GpuStream);
+template void chunk_states(const Ss2dGpuArguments<BFloat16>&, const Ss2dGpuPlan&, int64_t,
+                           const float*, float*, GpuStream);
+
+}  // namespace linescan

@@ -1,0 +1,137 @@
+// What the ss2d kernels are given, and how a block finds its part of it.
+#pragma once
+
+#include "linescan/ops/device_code/numbers.cuh"
+#include "linescan/ops/ss2d/gpu_plan.h"
+#include "linescan/ops/ss2d/route.h"
+
+namespace linescan {
+
+// A plane tensor [batch, channels, pixels] with strides in elements.
+template <typename T>
+struct GpuPlanes {
+  T* data;
+  int64_t batch, channel, pixel;
+};
+
+// Everything contiguous that is not GpuPlanes. Sizes as in Ss2dProblem.
+template <typename T>
+struct Ss2dGpuArguments {
+  GpuPlanes<const T> x;
+  const T* projection;  // [batch, pixels, routes * record]
+  const T* dt_weight;   // [routes, channels, rank]; null: float_weight
+  const float* float_weight;
+  const float* dt_bias;  // [routes, channels]
+  const float* A_log;    // [routes * channels, states]
+  const float* D;        // [routes * channels]
+  int height, width, channels, channel_groups, states, rank, record, routes;
+  int tile_height, tile_width, tile_rows, tile_columns;
+  int64_t pieces, chunks, first_image;
+  bool packed;  // two neighbouring channels of x, or numbers of a record, are one aligned access
+  unsigned char codes[kGpuMaxRoutes];
+};
+
+// The tile of the plane and the channels that a block owns.
+struct BlockPlace {
+  int64_t image, slot;  // of the batch; of the slice that this launch works through
+  int group, tile_row, tile_column;
+  int top, left, height, width;
+
+  template <typename T>
+  __device__ __forceinline__ explicit BlockPlace(const Ss2dGpuArguments<T>& args) {
+    int64_t index = blockIdx.x;
+    group = static_cast<int>(index % args.channel_groups);  // neighbours share the records
+    index /= args.channel_groups;
+    tile_column = static_cast<int>(index % args.tile_columns);
+    index /= args.tile_columns;
+    tile_row = static_cast<int>(index % args.tile_rows);
+    slot = index / args.tile_rows;
+    image = args.first_image + slot;
+    top = tile_row * args.tile_height;
+    left = tile_column * args.tile_width;
+    height = min(args.tile_height, args.height - top);
+    width = min(args.tile_width, args.width - left);
+  }
+  // Pixels between rows of the block's sums in shared memory: odd, against bank conflicts.
+  __device__ __forceinline__ int pitch() const { return width | 1; }
+};
+
+// The order in which a route walks through a tile, and where its lines are in the whole plane. Every
+// line is cut into segments of kGpuSegmentSteps steps (the last one may be shorter), so that the steps
+// of a segment are a constant distance apart.
+struct TileRoute {
+  int lines, length, segments_a_line, segments;
+  unsigned inverse;                          // 2^32 / segments_a_line, rounded up
+  int sum_step, sum_line, sum_origin;        // distances and first step in the block's sums
+  int pixel_step, pixel_line, pixel_origin;  // and in the plane
+  int64_t first_piece, pieces_a_line;        // piece of line l: first_piece + l * pieces_a_line
+  bool restart;
+
+  template <typename T>
+  __device__ __forceinline__ TileRoute(const Ss2dGpuArguments<T>& args, const BlockPlace& place,
+                                       int code) {
+    const bool columns = code & kColumnMajor, back = code & kReverseInLine;
+    const bool up = code & kReverseLines;
+    restart = code & kRestart;
+    lines = columns ? place.width : place.height;
+    length = columns ? place.height : place.width;
+    segments_a_line = (length + kGpuSegmentSteps - 1) / kGpuSegmentSteps;
+    inverse = 0xFFFFFFFFu / static_cast<unsigned>(segments_a_line) + 1;
+    sum_step = columns ? place.pitch() : 1;
+    sum_line = columns ? 1 : place.pitch();
+    pixel_step = columns ? args.width : 1;
+    pixel_line = columns ? 1 : args.width;
+    sum_origin = 0;
+    pixel_origin = place.top * args.width + place.left;
+    // Lines before this tile's first one, and this tile's number along a line.
+    const int all = columns ? args.width : args.height, start = columns ? place.left : place.top;
+    const int tiles = columns ? args.tile_rows : args.tile_columns;
+    const int tile = columns ? place.tile_row : place.tile_column;
+    pieces_a_line = tiles;
+    const int64_t first_line = up ? all - start - lines : start;
+    first_piece = first_line * tiles + (back ? tiles - 1 - tile : tile);
+    if (back) {
+      sum_origin += (length - 1) * sum_step;
+      pixel_origin += (length - 1) * pixel_step;
+      sum_step = -sum_step;
+      pixel_step = -pixel_step;
+    }
+    if (up) {
+      sum_origin += (lines - 1) * sum_line;
+      pixel_origin += (lines - 1) * pixel_line;
+      sum_line = -sum_line;
+      pixel_line = -pixel_line;
+    }
+    segments = lines * segments_a_line;
+    for (int* number : {&length, &segments_a_line, &segments, &sum_step, &sum_line, &sum_origin})
+      keep(*number);
+  }
+  __device__ __forceinline__ int chunks() const {
+    return (segments + kGpuSegments - 1) / kGpuSegments;
+  }
+};
+
+// One segment of a route. Behind the last one there is more of it, without valid steps.
+struct Segment {
+  int line, position;  // of its first step
+  int valid;           // steps that it has
+
+  Segment() = default;
+  __device__ __forceinline__ Segment(const TileRoute& route, int index) {
+    const int inside = min(index, route.segments - 1);
+    // Exact while the product is below 2^32; a tile has some hundred segments.
+    line = route.segments_a_line == 1 ? inside : static_cast<int>(__umulhi(inside, route.inverse));
+    position = (inside - line * route.segments_a_line) * kGpuSegmentSteps;
+    valid = index == inside ? min(kGpuSegmentSteps, route.length - position) : 0;
+  }
+  __device__ __forceinline__ int sum(const TileRoute& route) const {
+    return route.sum_origin + line * route.sum_line + position * route.sum_step;
+  }
+  __device__ __forceinline__ int first_pixel(const TileRoute& route) const {
+    return route.pixel_origin + line * route.pixel_line + position * route.pixel_step;
+  }
+  // Step t, or a valid one instead of those beyond the end.
+  __device__ __forceinline__ int clamp(int t) const { return max(0, min(t, valid - 1)); }
+};
+
+}  // namespace linescan

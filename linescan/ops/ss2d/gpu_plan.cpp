@@ -1,0 +1,164 @@
+#include "linescan/ops/ss2d/gpu_plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "linescan/base/error.h"
+#include "linescan/base/math.h"
+
+namespace linescan {
+namespace {
+
+constexpr int64_t kPlaceBytes = kGpuChannels * sizeof(float);
+constexpr int64_t kReservedBytes = 1024;  // shared memory that the system takes of every block
+constexpr int64_t kWorkspaceGoal = int64_t{256} << 20;  // the batch is sliced to stay below
+
+// Planes up to this size are one tile on the largest devices (227 KB of shared memory a block).
+constexpr int64_t kLargestKeptPlane = 3600;
+
+int64_t pitch(int64_t width) { return width | 1; }
+
+int64_t chunk_count(int64_t height, int64_t width) {
+  constexpr int64_t kSteps = kGpuSegmentSteps;
+  const int64_t segments =
+      std::max(height * ceil_div(width, kSteps), width * ceil_div(height, kSteps));
+  return ceil_div(segments, int64_t{kGpuSegments});
+}
+
+// The largest tiles, near squares, of at most `places` places: the fewest lines are then cut.
+void choose_tiles(Ss2dGpuPlan& plan, const Ss2dSize& size, int64_t places) {
+  const auto evenly = [](int64_t all, int64_t most) { return ceil_div(all, ceil_div(all, most)); };
+  plan.tile_height = size.height;
+  plan.tile_width = size.width;
+  if (size.height * pitch(size.width) > places) {
+    const int64_t side = static_cast<int64_t>(std::sqrt(static_cast<double>(places)));
+    const int64_t most = std::max<int64_t>(1, side - 1);  // the pitch may add one
+    if (size.height <= most) {
+      plan.tile_width = evenly(size.width, std::max<int64_t>(1, places / size.height - 1));
+    } else if (size.width <= most) {
+      plan.tile_height = evenly(size.height, std::max<int64_t>(1, places / pitch(size.width)));
+    } else {
+      plan.tile_height = evenly(size.height, most);
+      plan.tile_width = evenly(size.width, most);
+    }
+  }
+  plan.tile_rows = ceil_div(size.height, plan.tile_height);
+  plan.tile_columns = ceil_div(size.width, plan.tile_width);
+}
+
+// Warps that keep a multiprocessor busy with the fewest idle ones in a route's last round.
+int64_t choose_warps(int64_t chunks, int64_t blocks_by_memory, int64_t most) {
+  int64_t best = 1;
+  double best_score = 0;
+  for (int64_t warps = 1; warps <= std::min(most, chunks); ++warps) {
+    const int64_t blocks = std::min(blocks_by_memory, most / warps);
+    const double used = static_cast<double>(chunks) / static_cast<double>(round_up(chunks, warps));
+    const double score = static_cast<double>(blocks * warps) * used;
+    if (score > best_score * 1.01) {
+      best = warps;
+      best_score = score;
+    }
+  }
+  return best;
+}
+
+}  // namespace
+
+int64_t gpu_kept_states(const Ss2dSize& size) {
+  if (size.states != 1 || size.height * pitch(size.width) > kLargestKeptPlane) return 0;
+  return size.batch * ceil_div(size.channels, int64_t{kGpuChannels}) * size.routes *
+         chunk_count(size.height, size.width) * kGpuChannels;
+}
+
+Ss2dGpuWorkspace gpu_workspace(const Ss2dSize& size, const Ss2dGpuPlan& plan) {
+  Ss2dGpuWorkspace parts;
+  parts.entering = kGpuPieceFloats * size.routes * plan.pieces * size.states * size.channels;
+  if (plan.pass == Pass::kForward) return parts;
+  parts.returning = parts.entering;
+  if (!size.kept_states || plan.pieces > 0)
+    parts.starts = plan.blocks_an_image() * size.routes * plan.chunks * size.states * kGpuChannels;
+  parts.records = plan.channel_groups * size.pixels() * size.routes * size.record();
+  parts.parameters = size.batch * plan.tile_rows * plan.tile_columns * (plan.block / 32) *
+                     size.routes * size.channels * (size.rank + size.states + 2);
+  return parts;
+}
+
+Ss2dGpuPlan plan(const Ss2dSize& size, Pass pass, const Gpu& gpu) {
+  Ss2dGpuPlan plan;
+  plan.pass = pass;
+  plan.shared_limit = gpu.shared_per_block;
+  plan.channel_groups = ceil_div(size.channels, kGpuChannels);
+
+  const int64_t places =
+      (plan.shared_limit - gpu_relay_bytes(kGpuMaxWarps, size.states)) / kPlaceBytes;
+  if (places < 4)
+    throw_error<Unsupported>(
+        "ss2d: {} states need {} bytes of shared memory a block, {} has {}", size.states,
+        gpu_relay_bytes(kGpuMaxWarps, size.states) + 4 * kPlaceBytes, gpu.name, plan.shared_limit);
+  choose_tiles(plan, size, places);
+  if (plan.tile_rows * plan.tile_columns > 1)
+    plan.pieces = std::max(size.height * plan.tile_columns, size.width * plan.tile_rows);
+  plan.chunks = chunk_count(plan.tile_height, plan.tile_width);
+
+  const int64_t sums = plan.tile_height * pitch(plan.tile_width) * kPlaceBytes;
+  const auto blocks_of = [&](int64_t shared) {
+    return std::min<int64_t>(32, gpu.shared_per_multiprocessor / (shared + kReservedBytes));
+  };
+  const int64_t most = pass == Pass::kForward ? kGpuMaxWarps : kGpuBackwardWarps;
+  const int64_t warps =
+      choose_warps(plan.chunks, blocks_of(sums + gpu_relay_bytes(1, size.states)), most);
+  plan.block = 32 * warps;
+  plan.shared_bytes = sums + gpu_relay_bytes(warps, size.states);
+  plan.blocks_per_multiprocessor = std::min(blocks_of(plan.shared_bytes), most / warps);
+  plan.warps_per_multiprocessor = plan.blocks_per_multiprocessor * warps;
+
+  const Ss2dGpuWorkspace parts = gpu_workspace(size, plan);
+  constexpr auto kFloat = static_cast<int64_t>(sizeof(float));
+  plan.slice = size.batch;
+  if (parts.an_image() > 0) {
+    // Whole waves of blocks, as many as the goal allows.
+    const int64_t most_images = std::max<int64_t>(1, kWorkspaceGoal / (kFloat * parts.an_image()));
+    const int64_t wave = std::max<int64_t>(
+        1, gpu.multiprocessors * plan.blocks_per_multiprocessor / plan.blocks_an_image());
+    const int64_t whole = most_images >= wave ? most_images / wave * wave : most_images;
+    plan.slice = std::min(size.batch, whole);
+  }
+  plan.grid = plan.slice * plan.blocks_an_image();
+  plan.workspace_bytes = kFloat * (plan.slice * parts.an_image() + parts.parameters);
+
+  const int64_t elements = size.batch * size.channels * size.pixels();
+  const int64_t data = size_of(size.dtype), out = size_of(size.out_dtype);
+  const int64_t inputs =
+      data * (elements + size.batch * size.pixels() * size.routes * size.record()) +
+      4 * size.routes * size.channels * (size.states + size.rank + 2);
+  plan.exponentials = elements * size.routes * (size.states + 2);
+  plan.bytes = (pass == Pass::kForward ? 1 : 2) * inputs + elements * out;
+  return plan;
+}
+
+std::string to_string(const Ss2dGpuPlan& plan) {
+  std::string text = fmt::format(
+      "ss2d {} on a GPU\n"
+      "  tile            {} x {} pixels of {} channels, {} x {} tiles a plane\n",
+      plan.pass == Pass::kForward ? "forward" : "backward", plan.tile_height, plan.tile_width,
+      kGpuChannels, plan.tile_rows, plan.tile_columns);
+  if (plan.pieces > 0)
+    text += fmt::format("  pieces          {}   parts of lines whose entering states come first\n",
+                        plan.pieces);
+  text += fmt::format(
+      "  chunks          {} of {} steps a route and tile\n"
+      "  grid            {} blocks of {} threads, {} images a launch\n"
+      "  shared memory   {} of {} bytes a block\n"
+      "  occupancy       {} blocks, {} warps a multiprocessor\n"
+      "  workspace       {} bytes\n"
+      "  bytes           {}\n"
+      "  exponentials    {}",
+      plan.chunks, kGpuChunk, plan.grid, plan.block, plan.slice, plan.shared_bytes,
+      plan.shared_limit, plan.blocks_per_multiprocessor, plan.warps_per_multiprocessor,
+      plan.workspace_bytes, plan.bytes, plan.exponentials);
+  return text;
+}
+
+}  // namespace linescan

@@ -1,0 +1,73 @@
+// How ss2d will run on a GPU: a plain value, made by a pure function from sizes and a description of
+// the device, printable without either.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "linescan/device/gpu.h"
+#include "linescan/ops/pass.h"
+#include "linescan/ops/ss2d/plan.h"
+
+namespace linescan {
+
+// A block of threads owns 16 channels of one image on one tile of the plane, whose results it sums in
+// shared memory; its warps take consecutive chunks of a route. Fixed by the kernels:
+inline constexpr int kGpuChannels = 16;     // channels of a block
+inline constexpr int kGpuSegments = 4;      // neighbouring lanes that share a chunk
+inline constexpr int kGpuSegmentSteps = 7;  // odd: lanes then meet different banks
+inline constexpr int kGpuChunk = kGpuSegments * kGpuSegmentSteps;
+inline constexpr int kGpuMaxWarps = 16;      // of a block: 128 registers a thread
+inline constexpr int kGpuBackwardWarps = 8;  // 255 registers
+inline constexpr int kGpuMaxRoutes = 1024;   // their codes travel as kernel arguments
+
+// Floats of workspace for each state that enters a piece: the piece's effect, and the state.
+inline constexpr int kGpuPieceFloats = 3;
+
+struct Ss2dGpuPlan {
+  Pass pass = Pass::kForward;
+  int64_t tile_height = 0, tile_width = 0;  // of the plane, what one block sums in shared memory
+  int64_t tile_rows = 0, tile_columns = 0;  // tiles of a plane; 1 x 1: no states cross tiles
+  int64_t channel_groups = 0;
+  int64_t chunks = 0;  // of a route in a tile
+  int64_t pieces = 0;  // lines cut by tile borders, of the route that has most; 0 with one tile
+  int64_t slice = 0;   // images that one launch works through
+  int64_t grid = 0, block = 0;  // of one full slice; threads
+  int64_t shared_bytes = 0, shared_limit = 0;
+  int64_t blocks_per_multiprocessor = 0, warps_per_multiprocessor = 0;
+  int64_t workspace_bytes = 0;
+
+  int64_t bytes = 0;         // every input read once, every output written once
+  int64_t exponentials = 0;  // one a state, two for the softplus, for each pixel, channel and route
+
+  int64_t blocks_an_image() const { return channel_groups * tile_rows * tile_columns; }
+  bool operator==(const Ss2dGpuPlan&) const = default;
+};
+
+// Shared memory that the warps of a block hand states over in, see Relay in gpu_recurrence.cuh.
+constexpr int64_t gpu_relay_bytes(int64_t warps, int64_t states) {
+  return kGpuChannels * (2 * warps + states) * 2 * static_cast<int64_t>(sizeof(float));
+}
+
+// The parts of a pass's workspace, in floats: for each image of a slice, and of the parameters' sums
+// for the whole batch. The kernels lay them out one after another in this order.
+struct Ss2dGpuWorkspace {
+  int64_t entering = 0, returning = 0, starts = 0, records = 0;  // an image
+  int64_t parameters = 0;
+
+  int64_t an_image() const { return entering + returning + starts + records; }
+};
+
+// Numbers that Ss2dProblem::states holds: a function of sizes alone, so that shapes do not depend on
+// the device. 0 where keeping them does not pay: many states, or planes that no device sums in one
+// tile. A device that needs several tiles leaves them unused.
+int64_t gpu_kept_states(const Ss2dSize& size);
+
+Ss2dGpuWorkspace gpu_workspace(const Ss2dSize& size, const Ss2dGpuPlan& plan);
+
+// Throws Unsupported if one row of the smallest tile does not fit the device's shared memory.
+Ss2dGpuPlan plan(const Ss2dSize& size, Pass pass, const Gpu& gpu);
+
+std::string to_string(const Ss2dGpuPlan& plan);
+
+}  // namespace linescan

@@ -1,0 +1,84 @@
+// The recurrence of one state over a warp's chunk, and over the chunks that the warps of a block work
+// on side by side: h[t] = a[t] h[t-1] + b[t].
+#pragma once
+
+#include "linescan/ops/ss2d/gpu_chunk.cuh"
+
+namespace linescan {
+
+// What a run of steps does to the state that enters it: h -> factor h + offset.
+struct Transfer {
+  float factor = 1, offset = 0;
+
+  // First `earlier`, then this.
+  __device__ __forceinline__ Transfer after(Transfer earlier) const {
+    return {factor * earlier.factor, fmaf(factor, earlier.offset, offset)};
+  }
+  __device__ __forceinline__ float apply(float h) const { return fmaf(factor, h, offset); }
+};
+
+__device__ __forceinline__ Transfer shuffle_up(Transfer t, int by) {
+  return {__shfl_up_sync(kAllLanes, t.factor, by, kGpuSegments),
+          __shfl_up_sync(kAllLanes, t.offset, by, kGpuSegments)};
+}
+__device__ __forceinline__ Transfer shuffle_down(Transfer t, int by) {
+  return {__shfl_down_sync(kAllLanes, t.factor, by, kGpuSegments),
+          __shfl_down_sync(kAllLanes, t.offset, by, kGpuSegments)};
+}
+
+// From a lane's own segment to all segments up to and with it (kBackward: from it on).
+template <bool kBackward>
+__device__ __forceinline__ Transfer scan_segments(Transfer own, int q) {
+#pragma unroll
+  for (int by = 1; by < kGpuSegments; by *= 2) {
+    const Transfer other = kBackward ? shuffle_down(own, by) : shuffle_up(own, by);
+    if (kBackward ? q + by < kGpuSegments : q >= by) own = own.after(other);
+  }
+  return own;
+}
+
+// Hands transfers of chunks from warp to warp. One round: every warp gives its chunk's transfer, all
+// wait, every warp learns the state that enters its chunk; the last warp leaves what the next round
+// starts with. Two sets of slots make one barrier a round enough.
+struct Relay {
+  float4* transfers;  // [2, warps, 8]: of channels 2g and 2g + 1, (factor, offset) twice
+  float2* carry;      // [2, states, 8]
+  int states, turn = 0;
+
+  static constexpr int kPairs = kGpuChannels / 2;
+
+  // `memory`: gpu_relay_bytes.
+  __device__ __forceinline__ Relay(void* memory, int states)
+      : transfers(static_cast<float4*>(memory)),
+        carry(reinterpret_cast<float2*>(transfers + 2 * (blockDim.x / 32) * kPairs)),
+        states(states) {}
+
+  // The state that enters round 0, for channels 2g and 2g + 1; the next exchange makes it visible.
+  __device__ __forceinline__ void start(int n, int g, float2 state) {
+    carry[n * kPairs + g] = state;
+  }
+
+  // `own` [2]: the transfer of this warp's chunk, the same in all lanes of a g. `round` counts from
+  // 0 after start(). `place`: this warp's rank in the order of the chunks.
+  __device__ __forceinline__ float2 exchange(const Transfer (&own)[2], int round, int n, int g,
+                                             int place, bool writes) {
+    const int warps = blockDim.x / 32;
+    float4* slots = transfers + turn * warps * kPairs;
+    turn ^= 1;
+    if (writes)
+      slots[place * kPairs + g] =
+          make_float4(own[0].factor, own[0].offset, own[1].factor, own[1].offset);
+    __syncthreads();
+    float2 h = carry[((round & 1) * states + n) * kPairs + g];
+    for (int w = 0; w < place; ++w) {
+      const float4 t = slots[w * kPairs + g];
+      h = make_float2(fmaf(t.x, h.x, t.y), fmaf(t.z, h.y, t.w));
+    }
+    if (writes && place == warps - 1)
+      carry[(((round & 1) ^ 1) * states + n) * kPairs + g] =
+          make_float2(own[0].apply(h.x), own[1].apply(h.y));
+    return h;
+  }
+};
+
+}  // namespace linescan

@@ -1,0 +1,210 @@
+// ss2d's CUDA kernels against the double reference: on the GPU, or on the CPU through the emulator.
+// Planes of one tile and of many, every route, type and layout.
+
+#include <gtest/gtest.h>
+
+#include "linescan/base/error.h"
+#include "linescan/ops/ss2d/sample.h"
+#include "tests/support/gpu_sample.h"
+#include "tests/support/judging.h"
+
+namespace linescan::testing {
+namespace {
+
+using Case = Ss2dCase;
+using Sample = Ss2dSample;
+
+void run_on_gpu(Sample& sample, const Gpu& gpu = test_gpu(), bool keep_states = false) {
+  check(sample.problem);
+  check_gpu(sample.problem);
+  GpuTensors tensors;
+  const auto on_gpu = [&](SampleTensor& tensor) { return tensors.take(tensor); };
+  Ss2dProblem problem = sample.problem;
+  problem.x = on_gpu(sample.x);
+  problem.projection = on_gpu(sample.projection);
+  problem.dt_weight = on_gpu(sample.dt_weight);
+  problem.dt_bias = on_gpu(sample.dt_bias);
+  problem.A_log = on_gpu(sample.A_log);
+  problem.D = on_gpu(sample.D);
+  problem.out = on_gpu(sample.out);
+  const Ss2dGradients gradients = {on_gpu(sample.gout),        on_gpu(sample.gx),
+                                   on_gpu(sample.gprojection), on_gpu(sample.gdt_weight),
+                                   on_gpu(sample.gdt_bias),    on_gpu(sample.gA_log),
+                                   on_gpu(sample.gD)};
+  SampleTensor states({gpu_kept_states(size_of(problem))}, DType::kFloat32);
+  if (keep_states && gpu_kept_states(size_of(problem)) > 0) problem.states = on_gpu(states);
+  const Ss2dSize size = size_of(problem);
+  const Ss2dGpuPlan ahead = plan(size, Pass::kForward, gpu);
+  GpuWorkspace forward_workspace(ahead.workspace_bytes);
+  forward(problem, ahead, forward_workspace.data(), GpuStream{});
+  const Ss2dGpuPlan back = plan(size, Pass::kBackward, gpu);
+  GpuWorkspace backward_workspace(back.workspace_bytes);
+  backward(problem, gradients, back, backward_workspace.data(), GpuStream{});
+  tensors.bring_back();
+}
+
+// As test_gpu(), with little shared memory: planes of a few hundred pixels already need tiles.
+Gpu small_gpu() {
+  Gpu gpu = test_gpu();
+  gpu.shared_per_block = 9000;
+  return gpu;
+}
+
+class Ss2dGpu : public ::testing::TestWithParam<Case> {
+ protected:
+  void SetUp() override {
+    if (!have_gpu()) GTEST_SKIP() << "no GPU: " << why_no_gpu();
+  }
+  void expect_right(const Gpu& gpu) {
+    for (const bool keep_states : {false, true}) {
+      SCOPED_TRACE(keep_states ? "states kept" : "states found again");
+      expect_right(gpu, keep_states);
+    }
+  }
+  void expect_right(const Gpu& gpu, bool keep_states) {
+    Sample sample(GetParam());
+    if (keep_states && gpu_kept_states(size_of(sample.problem)) == 0) return;
+    run_on_gpu(sample, gpu, keep_states);
+    const auto judged = [&](double bound, bool rounded_sums) {
+      std::vector<NamedVerdict> verdicts = sample.judge(bound);
+      std::erase_if(verdicts, [&](const NamedVerdict& v) {
+        return (v.name == "grad_projection" || v.name == "grad_dt_proj_weight") != rounded_sums;
+      });
+      return verdicts;
+    };
+    expect_passed(judged(kSs2dBound, false));
+    const bool rounded = GetParam().dtype == DType::kBFloat16;
+    expect_passed(judged(rounded ? kSs2dRoundedBound : kSs2dBound, true));
+  }
+};
+class Ss2dGpuTiles : public Ss2dGpu {};
+
+TEST_P(Ss2dGpu, AgreesWithReference) { expect_right(test_gpu()); }
+TEST_P(Ss2dGpuTiles, AgreeWithReference) { expect_right(small_gpu()); }
+
+// Segments are 7 steps, chunks 28, blocks 16 channels; records of 16 numbers are one product.
+INSTANTIATE_TEST_SUITE_P(
+    Sizes, Ss2dGpu,
+    ::testing::Values(
+        Case{}, Case{.batch = 1, .channels = 1, .height = 1, .width = 1},
+        Case{.batch = 3, .channels = 16, .height = 7, .width = 7},
+        Case{.channels = 17, .height = 14, .width = 14, .rank = 3},
+        Case{.batch = 1, .channels = 33, .height = 28, .width = 28, .rank = 6},
+        Case{.batch = 1, .channels = 3, .height = 56, .width = 56},
+        Case{.batch = 1, .channels = 5, .height = 1, .width = 300, .rank = 2},
+        Case{.batch = 1, .channels = 5, .height = 30, .width = 1, .states = 2},
+        Case{.batch = 1, .channels = 4, .height = 9, .width = 130},
+        Case{.batch = 1, .channels = 2, .height = 5, .width = 6, .states = 16, .rank = 20},
+        Case{.batch = 1, .channels = 2, .height = 5, .width = 6, .states = 300},
+        Case{.batch = 1, .channels = 1, .height = 3, .width = 3, .states = 1024}));
+
+INSTANTIATE_TEST_SUITE_P(Routes, Ss2dGpu,
+                         ::testing::Values(Case{.routes = {0}}, Case{.routes = {0, 0, 6, 6}},
+                                           Case{.routes = {0, 5, 6, 3}},
+                                           Case{.height = 15, .width = 8, .routes = {8, 10}},
+                                           Case{.height = 15, .width = 8, .routes = {9, 11}},
+                                           Case{.height = 9,
+                                                .width = 10,
+                                                .states = 2,
+                                                .routes = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12,
+                                                           13, 14, 15}}));
+
+// Records of up to five products' depth stay in registers where everything is packed and even.
+std::vector<Case> types_and_layouts() {
+  std::vector<Case> cases;
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16})
+    for (const Layout layout : {Layout::kChannelsLast, Layout::kLengthLast, Layout::kGaps})
+      for (const int misalign : {0, 1})
+        cases.push_back({.channels = 18,
+                         .height = 9,
+                         .width = 13,
+                         .rank = 2,
+                         .dtype = dtype,
+                         .layout = layout,
+                         .out_dtype = misalign ? dtype : DType::kFloat32,
+                         .misalign = misalign});
+  for (const int64_t rank : {6, 12, 15, 24, 30, 34, 48, 64, 70})
+    for (const DType dtype : {DType::kBFloat16, DType::kFloat16})
+      cases.push_back({.batch = 1,
+                       .channels = 20,
+                       .height = 11,
+                       .width = 12,
+                       .rank = rank,
+                       .dtype = dtype,
+                       .out_dtype = rank % 4 == 0 ? dtype : DType::kFloat32});
+  for (const DType dtype : {DType::kBFloat16, DType::kFloat16})
+    cases.push_back({.channels = 20, .rank = 6, .dtype = dtype, .float_weight = true});
+  return cases;
+}
+INSTANTIATE_TEST_SUITE_P(TypesAndLayouts, Ss2dGpu, ::testing::ValuesIn(types_and_layouts()));
+
+INSTANTIATE_TEST_SUITE_P(
+    Planes, Ss2dGpuTiles,
+    ::testing::Values(Case{.channels = 5,
+                           .height = 20,
+                           .width = 30,
+                           .states = 2,
+                           .rank = 3,
+                           .routes = {0, 1, 2, 3, 4, 5, 6, 7}},
+                      Case{.channels = 5,
+                           .height = 31,
+                           .width = 17,
+                           .rank = 3,
+                           .routes = {8, 9, 10, 11, 12, 13, 14, 15}},
+                      Case{.batch = 1, .channels = 4, .height = 9, .width = 130},
+                      Case{.batch = 1, .channels = 4, .height = 200, .width = 2},
+                      Case{.batch = 1,
+                           .channels = 18,
+                           .height = 20,
+                           .width = 21,
+                           .rank = 6,
+                           .dtype = DType::kBFloat16}));
+
+TEST(Ss2dGpuOperator, TwoRunsGiveTheSameBits) {
+  if (!have_gpu()) GTEST_SKIP() << "no GPU: " << why_no_gpu();
+  const Case c{
+      .batch = 3, .channels = 40, .height = 20, .width = 21, .rank = 6, .dtype = DType::kBFloat16};
+  Sample first(c), second(c);
+  run_on_gpu(first);
+  run_on_gpu(second);
+  EXPECT_EQ(first.out.bytes(), second.out.bytes());
+  EXPECT_EQ(first.gx.bytes(), second.gx.bytes());
+  EXPECT_EQ(first.gprojection.bytes(), second.gprojection.bytes());
+  EXPECT_EQ(first.gdt_weight.bytes(), second.gdt_weight.bytes());
+  EXPECT_EQ(first.gA_log.bytes(), second.gA_log.bytes());
+}
+
+TEST(Ss2dGpuOperator, NoImagesGiveEmptyResultsAndZeroGradients) {
+  if (!have_gpu()) GTEST_SKIP() << "no GPU: " << why_no_gpu();
+  Sample none(Case{.batch = 0});
+  run_on_gpu(none);
+  EXPECT_EQ(read_element(none.gA_log.view(), 3, 0), 0);
+  EXPECT_EQ(read_element(none.gD.view(), 3), 0);
+}
+
+TEST(Ss2dGpuOperator, RefusesWhatItHasNoKernelsFor) {
+  Sample wide(Case{.dtype = DType::kFloat64, .out_dtype = DType::kFloat64});
+  EXPECT_THROW(check_gpu(wide.problem), Unsupported);
+  Sample many(Case{.batch = 1,
+                   .channels = 1,
+                   .height = 1,
+                   .width = 1,
+                   .routes = std::vector<int64_t>(kGpuMaxRoutes + 1, 0)});
+  EXPECT_THROW(check_gpu(many.problem), Unsupported);
+}
+
+TEST(Ss2dGpuPlan, RefusesStatesThatDoNotFitSharedMemory) {
+  Gpu gpu = find_gpu("a100");
+  gpu.shared_per_block = 4096;
+  const Ss2dSize size = {
+      .batch = 1, .channels = 16, .height = 8, .width = 8, .states = 64, .rank = 1, .routes = 4};
+  try {
+    plan(size, Pass::kForward, gpu);
+    FAIL();
+  } catch (const Unsupported& error) {
+    EXPECT_NE(std::string(error.what()).find("64 states"), std::string::npos) << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace linescan::testing

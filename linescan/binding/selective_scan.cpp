@@ -10,6 +10,7 @@
 #include <torch/library.h>
 
 #include "linescan/base/error.h"
+#include "linescan/binding/gpu_scans.h"
 #include "linescan/binding/tensors.h"
 #include "linescan/ops/selective_scan/selective_scan.h"
 
@@ -91,24 +92,34 @@ std::tuple<Tensor, Tensor> empty_results(const Tensor& u, const Tensor& A,
       at::empty_symint({u.sym_size(0), u.sym_size(1), A.sym_size(1)}, u.options().dtype(state))};
 }
 
-template <class Run>
-void with_workspace(const SelectiveScanProblem& problem, Pass pass, const Run& run) {
-  const SelectiveScanPlan plan = linescan::plan(size_of(problem), pass, at::get_num_threads());
+void run_forward(const SelectiveScanProblem& problem, const Tensor& u) {
+  if (u.is_cuda()) return gpu_scans().forward(problem, u);
+  const SelectiveScanPlan plan =
+      linescan::plan(size_of(problem), Pass::kForward, at::get_num_threads());
   const Tensor workspace = at::empty({plan.workspace_bytes}, at::kByte);
-  run(plan, static_cast<std::byte*>(workspace.data_ptr()), torch_parallel_for());
+  forward(problem, plan, static_cast<std::byte*>(workspace.data_ptr()), torch_parallel_for());
 }
 
-std::tuple<Tensor, Tensor> forward_cpu(const Tensor& u, const Tensor& delta, const Tensor& A,
-                                       const Tensor& B, const Tensor& C, const OptionalTensor& D,
-                                       const OptionalTensor& z, const OptionalTensor& delta_bias,
-                                       const OptionalTensor& initial_state, bool delta_softplus,
-                                       std::optional<at::ScalarType> out_dtype) {
+void run_backward(const SelectiveScanProblem& problem, const SelectiveScanGradients& gradients,
+                  const Tensor& u) {
+  if (u.is_cuda()) return gpu_scans().backward(problem, gradients, u);
+  const SelectiveScanPlan plan =
+      linescan::plan(size_of(problem), Pass::kBackward, at::get_num_threads());
+  const Tensor workspace = at::empty({plan.workspace_bytes}, at::kByte);
+  backward(problem, gradients, plan, static_cast<std::byte*>(workspace.data_ptr()),
+           torch_parallel_for());
+}
+
+std::tuple<Tensor, Tensor> forward_device(const Tensor& u, const Tensor& delta, const Tensor& A,
+                                          const Tensor& B, const Tensor& C, const OptionalTensor& D,
+                                          const OptionalTensor& z, const OptionalTensor& delta_bias,
+                                          const OptionalTensor& initial_state, bool delta_softplus,
+                                          std::optional<at::ScalarType> out_dtype) {
   Call call(u, delta, A, B, C, D, z, delta_bias, initial_state, delta_softplus);
   auto [out, last_state] = empty_results(u, A, out_dtype);
   call.problem.out = view_of(kName, "out", out);
   call.problem.last_state = view_of(kName, "last_state", last_state);
-  with_workspace(call.problem, Pass::kForward,
-                 [&](auto&&... run) { forward(call.problem, run...); });
+  run_forward(call.problem, u);
   return {out, last_state};
 }
 
@@ -125,11 +136,11 @@ Gradients9 empty_gradients(const Tensor& u, const Tensor& delta, const Tensor& A
           gradient_like(z), contiguous(delta_bias), contiguous(initial_state)};
 }
 
-Gradients9 backward_cpu(const OptionalTensor& grad_out, const OptionalTensor& grad_last_state,
-                        const Tensor& u, const Tensor& delta, const Tensor& A, const Tensor& B,
-                        const Tensor& C, const OptionalTensor& D, const OptionalTensor& z,
-                        const OptionalTensor& delta_bias, const OptionalTensor& initial_state,
-                        bool delta_softplus) {
+Gradients9 backward_device(const OptionalTensor& grad_out, const OptionalTensor& grad_last_state,
+                           const Tensor& u, const Tensor& delta, const Tensor& A, const Tensor& B,
+                           const Tensor& C, const OptionalTensor& D, const OptionalTensor& z,
+                           const OptionalTensor& delta_bias, const OptionalTensor& initial_state,
+                           bool delta_softplus) {
   Call call(u, delta, A, B, C, D, z, delta_bias, initial_state, delta_softplus);
   auto results = empty_gradients(u, delta, A, B, C, D, z, delta_bias, initial_state);
   auto& [gu, gdelta, gA, gB, gC, gD, gz, gbias, ginitial] = results;
@@ -150,13 +161,13 @@ Gradients9 backward_cpu(const OptionalTensor& grad_out, const OptionalTensor& gr
       .delta_bias = wanted(p.delta_bias, gbias),
       .z = wanted(p.z, gz),
       .initial_state = wanted(p.initial_state, ginitial)};
-  with_workspace(p, Pass::kBackward, [&](auto&&... run) { backward(p, gradients, run...); });
+  run_backward(p, gradients, u);
   return results;
 }
 
-Tensor step_cpu(const Tensor& u, const Tensor& delta, const Tensor& A, const Tensor& B,
-                const Tensor& C, const OptionalTensor& D, const OptionalTensor& z,
-                const OptionalTensor& delta_bias, bool delta_softplus, Tensor& state) {
+Tensor step_device(const Tensor& u, const Tensor& delta, const Tensor& A, const Tensor& B,
+                   const Tensor& C, const OptionalTensor& D, const OptionalTensor& z,
+                   const OptionalTensor& delta_bias, bool delta_softplus, Tensor& state) {
   if (u.dim() != 2)
     throw_error<InvalidArgument>(
         "selective_scan_step: u has {} dimensions, expected [batch, channels]", u.dim());
@@ -173,8 +184,7 @@ Tensor step_cpu(const Tensor& u, const Tensor& delta, const Tensor& A, const Ten
   const Tensor out_in_time = in_time(out);
   call.problem.out = view_of(kName, "out", out_in_time);
   call.problem.last_state = call.problem.initial_state;
-  with_workspace(call.problem, Pass::kForward,
-                 [&](auto&&... run) { forward(call.problem, run...); });
+  run_forward(call.problem, u);
   return out;
 }
 
@@ -239,7 +249,7 @@ class SelectiveScanFunction : public torch::autograd::Function<SelectiveScanFunc
                                                  torch::autograd::variable_list grads) {
     static const auto op = c10::Dispatcher::singleton()
                                .findSchemaOrThrow("linescan::selective_scan_backward", "")
-                               .typed<decltype(backward_cpu)>();
+                               .typed<decltype(backward_device)>();
     const auto saved = ctx->get_saved_variables();
     auto [u, delta, A, B, C, D, z, delta_bias, initial_state] =
         op.call(or_nothing(grads[0]), or_nothing(grads[1]), saved[0], saved[1], saved[2], saved[3],
@@ -298,9 +308,15 @@ std::tuple<Tensor, Tensor> forward_autocast(const Tensor& u, const Tensor& delta
 // ---- Registration ------------------------------------------------------------------------------
 
 TORCH_LIBRARY_IMPL(linescan, CPU, m) {
-  m.impl("selective_scan", forward_cpu);
-  m.impl("selective_scan_backward", backward_cpu);
-  m.impl("selective_scan_step", step_cpu);
+  m.impl("selective_scan", forward_device);
+  m.impl("selective_scan_backward", backward_device);
+  m.impl("selective_scan_step", step_device);
+}
+// The kernels' library may be absent or not loaded yet: run_forward() says so then.
+TORCH_LIBRARY_IMPL(linescan, CUDA, m) {
+  m.impl("selective_scan", forward_device);
+  m.impl("selective_scan_backward", backward_device);
+  m.impl("selective_scan_step", step_device);
 }
 TORCH_LIBRARY_IMPL(linescan, Meta, m) {
   m.impl("selective_scan", forward_meta);
@@ -331,7 +347,7 @@ std::tuple<Tensor, Tensor> selective_scan(const Tensor& u, const Tensor& delta, 
                                           std::optional<at::ScalarType> out_dtype) {
   static const auto op = c10::Dispatcher::singleton()
                              .findSchemaOrThrow("linescan::selective_scan", "")
-                             .typed<decltype(forward_cpu)>();
+                             .typed<decltype(forward_device)>();
   return op.call(u, delta, A, B, C, D, z, delta_bias, initial_state, delta_softplus, out_dtype);
 }
 
@@ -340,7 +356,7 @@ Tensor selective_scan_step(const Tensor& u, const Tensor& delta, const Tensor& A
                            const OptionalTensor& delta_bias, bool delta_softplus, Tensor& state) {
   static const auto op = c10::Dispatcher::singleton()
                              .findSchemaOrThrow("linescan::selective_scan_step", "")
-                             .typed<decltype(step_cpu)>();
+                             .typed<decltype(step_device)>();
   return op.call(u, delta, A, B, C, D, z, delta_bias, delta_softplus, state);
 }
 

@@ -16,6 +16,7 @@
 #include <torch/library.h>
 
 #include "linescan/base/error.h"
+#include "linescan/binding/gpu_scans.h"
 #include "linescan/binding/tensors.h"
 #include "linescan/ops/ss2d/ss2d.h"
 
@@ -23,6 +24,7 @@ namespace linescan {
 
 using at::Tensor;
 using OptionalTensor = std::optional<Tensor>;
+using OutAndStates = std::tuple<Tensor, Tensor>;
 using Gradients6 = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
 
 // ---- Schema ------------------------------------------------------------------------------------
@@ -36,12 +38,14 @@ TORCH_LIBRARY_FRAGMENT(linescan, m) {
       tags);
   m.def(
       "ss2d_scan(Tensor x, Tensor projection, Tensor dt_proj_weight, Tensor dt_proj_bias, "
-      "Tensor A_log, Tensor D, int[] routes, ScalarType? out_dtype=None) -> Tensor",
+      "Tensor A_log, Tensor D, int[] routes, ScalarType? out_dtype=None, bool keep_states=False) "
+      "-> (Tensor out, Tensor states)",
       tags);
   m.def(
-      "ss2d_scan_backward(Tensor grad_out, Tensor x, Tensor projection, Tensor dt_proj_weight, "
-      "Tensor dt_proj_bias, Tensor A_log, Tensor D, int[] routes) -> (Tensor x, Tensor projection, "
-      "Tensor dt_proj_weight, Tensor dt_proj_bias, Tensor A_log, Tensor D)",
+      "ss2d_scan_backward(Tensor grad_out, Tensor states, Tensor x, Tensor projection, "
+      "Tensor dt_proj_weight, Tensor dt_proj_bias, Tensor A_log, Tensor D, int[] routes) -> "
+      "(Tensor x, Tensor projection, Tensor dt_proj_weight, Tensor dt_proj_bias, Tensor A_log, "
+      "Tensor D)",
       tags);
 }
 
@@ -90,22 +94,51 @@ struct Call {
   }
 };
 
-template <class Run>
-void with_workspace(const Ss2dProblem& problem, Pass pass, const Run& run) {
-  const Ss2dPlan plan = linescan::plan(size_of(problem), pass, at::get_num_threads());
+void run_forward(const Ss2dProblem& problem, const Tensor& x) {
+  if (x.is_cuda()) return gpu_scans().forward(problem, x);
+  const Ss2dPlan plan = linescan::plan(size_of(problem), Pass::kForward, at::get_num_threads());
   const Tensor workspace = at::empty({plan.workspace_bytes}, at::kByte);
-  run(plan, static_cast<std::byte*>(workspace.data_ptr()), torch_parallel_for());
+  forward(problem, plan, static_cast<std::byte*>(workspace.data_ptr()), torch_parallel_for());
 }
 
-Tensor scan_cpu(const Tensor& x, const Tensor& projection, const Tensor& dt_weight,
-                const Tensor& dt_bias, const Tensor& A_log, const Tensor& D, at::IntArrayRef routes,
-                std::optional<at::ScalarType> out_dtype) {
+void run_backward(const Ss2dProblem& problem, const Ss2dGradients& gradients, const Tensor& x) {
+  if (x.is_cuda()) return gpu_scans().backward(problem, gradients, x);
+  const Ss2dPlan plan = linescan::plan(size_of(problem), Pass::kBackward, at::get_num_threads());
+  const Tensor workspace = at::empty({plan.workspace_bytes}, at::kByte);
+  backward(problem, gradients, plan, static_cast<std::byte*>(workspace.data_ptr()),
+           torch_parallel_for());
+}
+
+// What the forward pass keeps for the backward pass on GPUs; nothing if it is not to keep.
+Tensor empty_states(const Tensor& x, const Tensor& A_log, at::IntArrayRef routes, bool keep) {
+  if (!keep) return at::empty({0}, A_log.options());
+  const auto size_at = [](const Tensor& tensor, int64_t dim) {
+    return tensor.sym_size(dim).guard_int(__FILE__, __LINE__);  // while tracing: this size only
+  };
+  const Ss2dSize size = {.batch = size_at(x, 0),
+                         .channels = size_at(x, 1),
+                         .height = size_at(x, 2),
+                         .width = size_at(x, 3),
+                         .states = size_at(A_log, 1),
+                         .routes = static_cast<int64_t>(routes.size())};
+  return at::empty({gpu_kept_states(size)}, A_log.options());
+}
+
+void use_states(Call& call, const Tensor& states) {
+  if (states.numel() > 0) call.problem.states = view_of(kName, "states", states);
+}
+
+OutAndStates scan_device(const Tensor& x, const Tensor& projection, const Tensor& dt_weight,
+                         const Tensor& dt_bias, const Tensor& A_log, const Tensor& D,
+                         at::IntArrayRef routes, std::optional<at::ScalarType> out_dtype,
+                         bool keep_states) {
   Call call(x, projection, dt_weight, dt_bias, A_log, D, routes);
   const Tensor out = empty_as(call.x, out_dtype.value_or(x.scalar_type()));
+  const Tensor states = empty_states(x, A_log, routes, keep_states);
   call.problem.out = view_of(kName, "out", out);
-  with_workspace(call.problem, Pass::kForward,
-                 [&](auto&&... run) { forward(call.problem, run...); });
-  return out;
+  use_states(call, states);
+  run_forward(call.problem, x);
+  return {out, states};
 }
 
 Gradients6 empty_gradients(const Tensor& x, const Tensor& projection, const Tensor& dt_weight,
@@ -117,37 +150,41 @@ Gradients6 empty_gradients(const Tensor& x, const Tensor& projection, const Tens
           contiguous(dt_bias),          contiguous(A_log),      contiguous(D)};
 }
 
-Gradients6 scan_backward_cpu(const Tensor& grad_out, const Tensor& x, const Tensor& projection,
-                             const Tensor& dt_weight, const Tensor& dt_bias, const Tensor& A_log,
-                             const Tensor& D, at::IntArrayRef routes) {
-  const Call call(x, projection, dt_weight, dt_bias, A_log, D, routes);
+Gradients6 scan_backward_device(const Tensor& grad_out, const Tensor& states, const Tensor& x,
+                                const Tensor& projection, const Tensor& dt_weight,
+                                const Tensor& dt_bias, const Tensor& A_log, const Tensor& D,
+                                at::IntArrayRef routes) {
+  Call call(x, projection, dt_weight, dt_bias, A_log, D, routes);
+  use_states(call, states);
   const Tensor upstream = with_even_rows(grad_out);
   auto results = empty_gradients(call.x, projection, dt_weight, dt_bias, A_log, D);
   auto& [gx, gprojection, gdt_weight, gdt_bias, gA_log, gD] = results;
   const auto view = [](const Tensor& tensor) { return view_of(kName, "gradient", tensor); };
   const Ss2dGradients gradients{view(upstream), view(gx),     view(gprojection), view(gdt_weight),
                                 view(gdt_bias), view(gA_log), view(gD)};
-  with_workspace(call.problem, Pass::kBackward,
-                 [&](auto&&... run) { backward(call.problem, gradients, run...); });
+  run_backward(call.problem, gradients, x);
   return results;
 }
 
 // ---- Meta: shapes without data, for torch.compile ------------------------------------------------
 
-Tensor scan_meta(const Tensor& x, const Tensor& projection, const Tensor& dt_weight,
-                 const Tensor& dt_bias, const Tensor& A_log, const Tensor& D,
-                 at::IntArrayRef routes, std::optional<at::ScalarType> out_dtype) {
+OutAndStates scan_meta(const Tensor& x, const Tensor& projection, const Tensor& dt_weight,
+                       const Tensor& dt_bias, const Tensor& A_log, const Tensor& D,
+                       at::IntArrayRef routes, std::optional<at::ScalarType> out_dtype,
+                       bool keep_states) {
   // Sizes that are symbols cannot be checked while tracing; the kernel checks them when it runs.
   const auto known = [](const Tensor& tensor) {
     return !tensor.unsafeGetTensorImpl()->has_symbolic_sizes_strides();
   };
   if (known(x) && known(projection)) Call(x, projection, dt_weight, dt_bias, A_log, D, routes);
-  return empty_as(x, out_dtype.value_or(x.scalar_type()));
+  return {empty_as(x, out_dtype.value_or(x.scalar_type())),
+          empty_states(x, A_log, routes, keep_states)};
 }
 
-Gradients6 scan_backward_meta(const Tensor&, const Tensor& x, const Tensor& projection,
-                              const Tensor& dt_weight, const Tensor& dt_bias, const Tensor& A_log,
-                              const Tensor& D, at::IntArrayRef) {
+Gradients6 scan_backward_meta(const Tensor&, const Tensor&, const Tensor& x,
+                              const Tensor& projection, const Tensor& dt_weight,
+                              const Tensor& dt_bias, const Tensor& A_log, const Tensor& D,
+                              at::IntArrayRef) {
   return empty_gradients(x, projection, dt_weight, dt_bias, A_log, D);
 }
 
@@ -156,39 +193,45 @@ Gradients6 scan_backward_meta(const Tensor&, const Tensor& x, const Tensor& proj
 const auto& scan_op() {
   static const auto op = c10::Dispatcher::singleton()
                              .findSchemaOrThrow("linescan::ss2d_scan", "")
-                             .typed<decltype(scan_cpu)>();
+                             .typed<decltype(scan_device)>();
   return op;
 }
 
 class Ss2dScanFunction : public torch::autograd::Function<Ss2dScanFunction> {
  public:
-  static Tensor forward(torch::autograd::AutogradContext* ctx, const Tensor& x,
-                        const Tensor& projection, const Tensor& dt_weight, const Tensor& dt_bias,
-                        const Tensor& A_log, const Tensor& D, at::IntArrayRef routes,
-                        std::optional<at::ScalarType> out_dtype) {
+  static torch::autograd::variable_list forward(
+      torch::autograd::AutogradContext* ctx, const Tensor& x, const Tensor& projection,
+      const Tensor& dt_weight, const Tensor& dt_bias, const Tensor& A_log, const Tensor& D,
+      at::IntArrayRef routes, std::optional<at::ScalarType> out_dtype, bool keep_states) {
     at::AutoDispatchBelowADInplaceOrView below;
-    ctx->save_for_backward({x, projection, dt_weight, dt_bias, A_log, D});
+    auto [out, states] =
+        scan_op().call(x, projection, dt_weight, dt_bias, A_log, D, routes, out_dtype, keep_states);
+    ctx->save_for_backward({states, x, projection, dt_weight, dt_bias, A_log, D});
     ctx->saved_data["routes"] = routes.vec();
-    return scan_op().call(x, projection, dt_weight, dt_bias, A_log, D, routes, out_dtype);
+    ctx->mark_non_differentiable({states});
+    return {out, states};
   }
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
                                                  torch::autograd::variable_list grads) {
     static const auto op = c10::Dispatcher::singleton()
                                .findSchemaOrThrow("linescan::ss2d_scan_backward", "")
-                               .typed<decltype(scan_backward_cpu)>();
+                               .typed<decltype(scan_backward_device)>();
     const auto saved = ctx->get_saved_variables();
     auto [x, projection, dt_weight, dt_bias, A_log, D] =
-        op.call(grads[0], saved[0], saved[1], saved[2], saved[3], saved[4], saved[5],
+        op.call(grads[0], saved[0], saved[1], saved[2], saved[3], saved[4], saved[5], saved[6],
                 ctx->saved_data["routes"].toIntVector());
-    return {x, projection, dt_weight, dt_bias, A_log, D, Tensor(), Tensor()};
+    return {x, projection, dt_weight, dt_bias, A_log, D, Tensor(), Tensor(), Tensor()};
   }
 };
 
-Tensor scan_autograd(const Tensor& x, const Tensor& projection, const Tensor& dt_weight,
-                     const Tensor& dt_bias, const Tensor& A_log, const Tensor& D,
-                     at::IntArrayRef routes, std::optional<at::ScalarType> out_dtype) {
-  return Ss2dScanFunction::apply(x, projection, dt_weight, dt_bias, A_log, D, routes, out_dtype);
+OutAndStates scan_autograd(const Tensor& x, const Tensor& projection, const Tensor& dt_weight,
+                           const Tensor& dt_bias, const Tensor& A_log, const Tensor& D,
+                           at::IntArrayRef routes, std::optional<at::ScalarType> out_dtype,
+                           bool keep_states) {
+  const auto results = Ss2dScanFunction::apply(x, projection, dt_weight, dt_bias, A_log, D, routes,
+                                               out_dtype, keep_states);
+  return {results[0], results[1]};
 }
 
 // ---- The whole operator ------------------------------------------------------------------------
@@ -228,7 +271,12 @@ Tensor ss2d_composite(const Tensor& x, const Tensor& x_proj_weight,
                                    {x.sym_size(0), weight.sym_size(1), weight.sym_size(0)}));
     if (bias) projection = projection + *bias;
   }
-  return scan_op().call(x, projection, dt_weight, dt_bias, A_log, D, routes, out_dtype);
+  // States are kept where the backward pass wants them: on GPUs, if there will be one.
+  const bool keep_states =
+      x.is_cuda() && at::GradMode::is_enabled() &&
+      (projection.requires_grad() || x.requires_grad() || dt_weight.requires_grad());
+  return std::get<0>(
+      scan_op().call(x, projection, dt_weight, dt_bias, A_log, D, routes, out_dtype, keep_states));
 }
 
 // Autocast casts the data and the projections and leaves the recurrence's parameters in float32.
@@ -253,8 +301,13 @@ Tensor ss2d_autocast(const Tensor& x, const Tensor& x_proj_weight,
 
 TORCH_LIBRARY_IMPL(linescan, CompositeImplicitAutograd, m) { m.impl("ss2d", ss2d_composite); }
 TORCH_LIBRARY_IMPL(linescan, CPU, m) {
-  m.impl("ss2d_scan", scan_cpu);
-  m.impl("ss2d_scan_backward", scan_backward_cpu);
+  m.impl("ss2d_scan", scan_device);
+  m.impl("ss2d_scan_backward", scan_backward_device);
+}
+// The kernels' library may be absent or not loaded yet: run_forward() says so then.
+TORCH_LIBRARY_IMPL(linescan, CUDA, m) {
+  m.impl("ss2d_scan", scan_device);
+  m.impl("ss2d_scan_backward", scan_backward_device);
 }
 TORCH_LIBRARY_IMPL(linescan, Meta, m) {
   m.impl("ss2d_scan", scan_meta);

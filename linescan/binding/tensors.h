@@ -22,6 +22,13 @@ TensorView view_of(std::string_view op, std::string_view argument,
 void expect_device(std::string_view op, std::string_view argument, const at::Tensor& tensor,
                    c10::Device expected);
 
+// Whether an optional tensor is there: callers pass nothing, or an undefined one.
+inline bool given(const std::optional<at::Tensor>& tensor) { return tensor && tensor->defined(); }
+// The other way round, for tensors that autograd has saved.
+inline std::optional<at::Tensor> optional(const at::Tensor& tensor) {
+  return tensor.defined() ? std::optional(tensor) : std::nullopt;
+}
+
 // A new tensor like `tensor`: same sizes, and its strides if they are dense, else contiguous ones.
 at::Tensor empty_as(const at::Tensor& tensor, at::ScalarType dtype);
 // Like an optional input; a tensor of no elements stands for an absent one, because operators that

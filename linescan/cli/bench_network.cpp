@@ -1,15 +1,16 @@
 // linescan bench network: images per second of inference and of training (forward, loss, backward;
 // no optimiser step, no data loading), on one batch of random images.
 
-#include <ATen/autocast_mode.h>
 #include <fmt/format.h>
 #include <torch/torch.h>
 
 #include <iostream>
 #include <memory>
 
+#include "linescan/binding/gpu_runtime.h"
 #include "linescan/cli/bench.h"
 #include "linescan/cli/command.h"
+#include "linescan/cli/compute_options.h"
 #include "linescan/cli/timing.h"
 #include "linescan/device/cpu.h"
 #include "linescan/models/networks/registry.h"
@@ -20,35 +21,16 @@ namespace linescan::cli {
 namespace {
 
 struct BenchNetworkRequest {
-  std::string model, device = "cpu", precision = "fp32";
+  std::string model;
+  ComputeOptions compute;
   std::vector<std::string> settings;
   int64_t size = 0, batch = 8, threads = 0;
   double seconds = 10;
+  bool graph = true;
   bool json = false;
 };
 
-// bf16 by autocast for as long as it lives; float32 otherwise.
-class Precision {
- public:
-  explicit Precision(bool bf16) : before_(at::autocast::is_autocast_enabled(at::kCPU)) {
-    at::autocast::set_autocast_enabled(at::kCPU, bf16);
-    if (bf16) at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
-  }
-  ~Precision() {
-    at::autocast::clear_cache();
-    at::autocast::set_autocast_enabled(at::kCPU, before_);
-  }
-
- private:
-  bool before_;
-};
-
 void check(const BenchNetworkRequest& request) {
-  if (request.device != "cpu")
-    throw_error<Unsupported>("--device is {}; this build has code for cpu alone", request.device);
-  if (request.precision != "fp32" && request.precision != "bf16")
-    throw_error<Unsupported>("--precision is {}; on the CPU there are fp32 and bf16",
-                             request.precision);
   if (request.batch < 1)
     throw_error<InvalidArgument>("--batch is {}, expected 1 or more", request.batch);
   if (!(request.seconds > 0))
@@ -57,21 +39,106 @@ void check(const BenchNetworkRequest& request) {
     throw_error<InvalidArgument>("--threads is {}, expected 1 or more", request.threads);
 }
 
-nlohmann::json measure_images(const BenchNetworkRequest& request, const std::function<void()>& work,
-                              const std::function<void()>& before = {}) {
-  reset_peak_memory();
-  const Timing timing = measure(request.seconds, work, before);
-  nlohmann::json document = to_json(timing);
-  document["images_per_s"] = static_cast<double>(request.batch) / timing.median;
-  document["peak_mb"] = static_cast<double>(peak_memory()) / 1e6;
-  return document;
-}
+// Times a piece of work on the CPU or a GPU, where it is recorded as a graph if that is wanted.
+class Bench {
+ public:
+  Bench(const BenchNetworkRequest& request, const Compute& compute)
+      : request_(request), compute_(compute) {}
+
+  nlohmann::json measure_images(const std::function<void()>& work,
+                                const std::function<void()>& before = {}) const {
+    nlohmann::json document = compute_.on_gpu() ? on_gpu(work, before) : on_cpu(work, before);
+    document["images_per_s"] =
+        1e3 * static_cast<double>(request_.batch) / document["ms_median"].get<double>();
+    return document;
+  }
+
+ private:
+  nlohmann::json on_cpu(const std::function<void()>& work,
+                        const std::function<void()>& before) const {
+    reset_peak_memory();
+    nlohmann::json document = to_json(measure(request_.seconds, work, before));
+    document["peak_mb"] = static_cast<double>(peak_memory()) / 1e6;
+    return document;
+  }
+
+  nlohmann::json on_gpu(const std::function<void()>& work,
+                        const std::function<void()>& before) const {
+    constexpr int kWarmUp = 5;  // before recording, and again behind it
+    GpuRuntime& runtime = gpu_runtime();
+    runtime.reset_peak_memory(compute_.device);
+    const auto all = [&] {
+      if (before) before();
+      work();
+    };
+    for (int i = 0; i < kWarmUp; ++i) all();
+    const std::unique_ptr<RecordedWork> graph = record(all);
+    const std::function<void()> run = graph ? [&] { graph->replay(); } : work;
+    for (int i = 0; i < kWarmUp; ++i) graph ? graph->replay() : all();
+    nlohmann::json document = to_json(measure_gpu(compute_.device, request_.seconds, run,
+                                                  graph ? std::function<void()>() : before));
+    document["peak_mb"] = static_cast<double>(runtime.peak_memory(compute_.device)) / 1e6;
+    document["graph"] = graph != nullptr;
+    return document;
+  }
+
+  std::unique_ptr<RecordedWork> record(const std::function<void()>& work) const {
+    if (!request_.graph) return nullptr;
+    try {
+      return gpu_runtime().record(work);
+    } catch (const DeviceError& error) {
+      std::cerr << "linescan: warning: timed without a CUDA graph: " << error.what() << '\n';
+      return nullptr;
+    }
+  }
+
+  const BenchNetworkRequest& request_;
+  Compute compute_;
+};
 
 void print_row(const char* name, const nlohmann::json& row) {
-  std::cout << fmt::format("{:<10}{:>8.2f} images/s {:>9.1f} ms ({:.1f} to {:.1f}) {:>7.0f} MB\n",
+  std::cout << fmt::format("{:<10}{:>8.2f} images/s {:>9.1f} ms ({:.1f} to {:.1f}) {:>7.0f} MB{}\n",
                            name, row["images_per_s"].get<double>(), row["ms_median"].get<double>(),
                            row["ms_p10"].get<double>(), row["ms_p90"].get<double>(),
-                           row["peak_mb"].get<double>());
+                           row["peak_mb"].get<double>(),
+                           row.value("graph", false) ? ", CUDA graph" : "");
+}
+
+// Inference and training of a network on one batch of random images.
+std::pair<nlohmann::json, nlohmann::json> measure_network(const BenchNetworkRequest& request,
+                                                          const Compute& compute,
+                                                          const VMambaConfig& config,
+                                                          int64_t size) {
+  torch::manual_seed(0);
+  VMamba network(config);
+  network->to(compute.device);
+  const at::Tensor images =
+      to_device(torch::randn({request.batch, config.in_channels, size, size}), compute);
+  const at::Tensor labels = to_device(torch::randint(config.classes, {request.batch}), compute);
+  const Bench bench(request, compute);
+
+  network->eval();
+  nlohmann::json inference;
+  {
+    const ComputeScope scope(compute);  // one for all runs: weights are cast once, as in serving
+    inference = bench.measure_images([&] {
+      const torch::NoGradGuard no_grad;
+      network->forward(images);
+    });
+  }
+  if (compute.on_gpu()) gpu_runtime().release_unused_memory();
+  network->train();
+  nlohmann::json training = bench.measure_images(
+      [&] {
+        at::Tensor logits;
+        {
+          const ComputeScope scope(compute);  // weights change with every step: cast in every one
+          logits = network->forward(images).to(at::kFloat);
+        }
+        torch::nn::functional::cross_entropy(logits, labels).backward();
+      },
+      [&] { network->zero_grad(); });
+  return {std::move(inference), std::move(training)};
 }
 
 void run_bench_network(const BenchNetworkRequest& request) {
@@ -81,36 +148,22 @@ void run_bench_network(const BenchNetworkRequest& request) {
   for (const std::string& setting : request.settings)
     set_option(config.options(), "model option", setting);
   const int64_t size = request.size > 0 ? request.size : config.image_size;
-  torch::manual_seed(0);
-  VMamba network(config);
-  const at::Tensor images = torch::randn({request.batch, config.in_channels, size, size});
-  const at::Tensor labels = torch::randint(config.classes, {request.batch});
-  const Precision precision(request.precision == "bf16");
-
-  network->eval();
-  const nlohmann::json inference = measure_images(request, [&] {
-    const torch::NoGradGuard no_grad;
-    network->forward(images);
-  });
-  network->train();
-  const nlohmann::json training = measure_images(
-      request,
-      [&] {
-        const at::Tensor logits = network->forward(images).to(at::kFloat);
-        torch::nn::functional::cross_entropy(logits, labels).backward();
-      },
-      [&] { network->zero_grad(); });
+  const Compute compute = request.compute.open();
+  const auto [inference, training] = measure_network(request, compute, config, size);
 
   if (request.json)
     return print_json({{"model", request.model},
                        {"size", size},
                        {"batch", request.batch},
-                       {"precision", request.precision},
+                       {"device", request.compute.device},
+                       {"precision", request.compute.precision},
                        {"inference", inference},
                        {"training", training},
-                       {"machine", describe_machine()}});
-  std::cout << fmt::format("{} at {} x {}, batch {}, {}, {} threads\n", request.model, size, size,
-                           request.batch, request.precision, at::get_num_threads());
+                       {"machine", describe_machine(compute)}});
+  const std::string where =
+      compute.on_gpu() ? describe(compute) : fmt::format("{} threads", at::get_num_threads());
+  std::cout << fmt::format("{} at {} x {}, batch {}, {}, {}\n", request.model, size, size,
+                           request.batch, request.compute.precision, where);
   print_row("inference", inference);
   print_row("training", training);
 }
@@ -125,12 +178,16 @@ void add_bench_network(CLI::App& bench) {
       ->allow_extra_args(false);
   command.add_option("--size", request->size, "height and width of the images in pixels");
   command.add_option("--batch", request->batch, "images in the batch");
-  command.add_option("--device", request->device, "cpu");
-  command.add_option("--precision", request->precision, "fp32 or bf16");
+  add_compute_options(command, request->compute);
+  command.add_flag("--graph,!--no-graph", request->graph,
+                   "on a GPU: record the work as a CUDA graph (default)");
   command.add_option("--threads", request->threads, "threads to use; default: all cores");
   command.add_option("--seconds", request->seconds, "time to spend on each measurement");
   command.add_flag("--json", request->json, "one JSON document on standard output");
-  add_example(command, "linescan bench network vmamba_tiny_s1l8 --size 224 --batch 8");
+  add_example(command,
+              "linescan bench network vmamba_tiny_s1l8 --size 224 --batch 8\n"
+              "  linescan bench network vmamba_tiny_s1l8 --batch 128 --device cuda \\\n"
+              "      --precision bf16");
   command.callback([request] { run_bench_network(*request); });
 }
 

@@ -9,6 +9,7 @@
 #include <numeric>
 
 #include "linescan/cli/command.h"
+#include "linescan/cli/compute_options.h"
 #include "linescan/train/checkpoint.h"
 #include "linescan/train/checkpoint_folder.h"
 #include "linescan/train/pictures.h"
@@ -22,6 +23,7 @@ struct ClassifyOptions {
   std::vector<std::string> paths;
   int64_t top_k = 3;
   bool json = false;
+  ComputeOptions compute;
 };
 
 struct Label {
@@ -57,7 +59,8 @@ void classify(const ClassifyOptions& options) {
   if (options.top_k < 1)
     throw_error<InvalidArgument>("option --topk is {}, expected at least 1", options.top_k);
   const std::vector<std::filesystem::path> files = picture_files(options.paths);
-  TrainedModel model = load_trained(find_checkpoint(options.folder, "best"));
+  const Compute compute = options.compute.open();
+  TrainedModel model = load_trained(find_checkpoint(options.folder, "best"), compute.device);
   const BatchAssembler assembler(model.normalisation);
   nlohmann::json document = nlohmann::json::array();
   for (const std::filesystem::path& file : files) {
@@ -66,7 +69,8 @@ void classify(const ClassifyOptions& options) {
     one.height = model.height;
     one.width = model.width;
     append_picture(&one, read_image(file));
-    const std::vector<float> scores = log_probabilities(model.network, one, 0, 1, assembler);
+    const std::vector<float> scores =
+        log_probabilities(model.network, one, 0, 1, assembler, compute);
     const std::vector<Label> labels =
         likeliest(scores.data(), scores.size(), options.top_k, model.classes);
     if (!options.json) {
@@ -92,6 +96,7 @@ void add_classify(CLI::App& command) {
                   "PNG or JPEG files or folders, resized for the network")
       ->required();
   command.add_option("--topk", options->top_k, "how many labels a picture")->capture_default_str();
+  add_compute_options(command, options->compute);
   command.add_flag("--json", options->json, "print [{file, labels: [{name, probability}]}]");
   add_example(command, "linescan classify runs/first pictures/ --topk 3 --json");
   command.callback([options] { classify(*options); });

@@ -14,13 +14,9 @@ void add_example(CLI::App& command, const char* example) {
   command.footer(command.get_footer() + "Example:\n  " + example);
 }
 
-namespace {
-
-// Appends the words to `text`, whose last line is `start`, in lines of at most 80 columns; lines
-// after the first are indented as far as `start` is long.
-void append_wrapped(std::string& text, const std::string& start, const std::string& words) {
+std::string wrap_words(const std::string& start, const std::string& words) {
   constexpr std::size_t kColumns = 80;
-  std::string line = start;
+  std::string text, line = start;
   std::istringstream stream(words);
   bool empty = true;
   for (std::string word; stream >> word; empty = false) {
@@ -31,23 +27,19 @@ void append_wrapped(std::string& text, const std::string& start, const std::stri
     }
     line += (empty ? "" : " ") + word;
   }
-  text += line + '\n';
+  return text + line + '\n';
 }
-
-}  // namespace
 
 std::string describe_options(std::span<const Option> options) {
   std::string text;
   for (const Option& option : options)
-    append_wrapped(text, fmt::format("  {:<28}", option.name + " = " + to_text(option.target)),
-                   option.help);
+    text += wrap_words(fmt::format("  {:<28}", option.name + " = " + to_text(option.target)),
+                       option.help);
   return text;
 }
 
 std::string wrap_names(std::span<const std::string> names) {
-  std::string text;
-  append_wrapped(text, "  ", fmt::format("{}", fmt::join(names, ", ")));
-  return text;
+  return wrap_words("  ", fmt::format("{}", fmt::join(names, ", ")));
 }
 
 }  // namespace linescan::cli

@@ -33,6 +33,10 @@ void print_json(const nlohmann::json& document);
 // Adds "Example:" and the text to the command's help.
 void add_example(CLI::App& command, const char* example);
 
+// `start` and the words in lines of at most 80 columns, ending with a newline; lines after the first
+// are indented as far as `start` is long.
+std::string wrap_words(const std::string& start, const std::string& words);
+
 // "  name = value" and what it means, for each option, in 80 columns: what --set can change.
 std::string describe_options(std::span<const Option> options);
 

@@ -10,8 +10,10 @@
 #include <memory>
 
 #include "linescan/cli/command.h"
+#include "linescan/cli/describe_gpu.h"
 #include "linescan/device/cpu.h"
 #include "linescan/device/environment.h"
+#include "linescan/device/gpu.h"
 #include "linescan/device/simd_target.h"
 
 namespace linescan::cli {
@@ -19,6 +21,8 @@ namespace {
 
 nlohmann::json describe() {
   const Cpu& machine = cpu();
+  nlohmann::json devices = nlohmann::json::array();
+  for (const Gpu& gpu : gpus()) devices.push_back(to_json(gpu));
   nlohmann::json variables = nlohmann::json::object();
   for (const EnvironmentVariable& variable : environment_variables()) {
     const auto value = environment(variable.name);
@@ -35,15 +39,26 @@ nlohmann::json describe() {
           {"system", machine.system},
           {"simd", {{"in_force", simd_target()}, {"available", simd_targets()}}},
           {"libtorch", {{"version", TORCH_VERSION}, {"cpu_capability", at::get_cpu_capability()}}},
-          {"gpus", nlohmann::json::array()},
+          {"gpus", devices},
+          {"why_no_gpu", why_no_gpu()},
+          {"driver_cuda_version", driver_cuda_version()},
+          {"cuda_code", {{"machine_code", built_for().machine_code}, {"ptx", built_for().ptx}}},
           {"environment", variables}};
+}
+
+// "sm_80, sm_90a, PTX of compute_80".
+std::string describe_code() {
+  std::vector<std::string> parts;
+  for (const std::string& name : built_for().machine_code) parts.push_back("sm_" + name);
+  for (const std::string& name : built_for().ptx) parts.push_back("PTX of compute_" + name);
+  return parts.empty() ? "none in this build" : fmt::format("{}", fmt::join(parts, ", "));
 }
 
 void print_text() {
   const Cpu& machine = cpu();
   const std::string target = simd_target();  // may refuse LINESCAN_SIMD: before anything is printed
-  const auto row = [](const char* name, const std::string& value) {
-    std::cout << fmt::format("{:<14}{}\n", name, value);
+  const auto row = [](const std::string& name, const std::string& value) {
+    std::cout << wrap_words(fmt::format("{:<14}", name), value);
   };
   row("processor", machine.model);
   row("cores", fmt::format("{} ({} threads in use)", machine.cores, at::get_num_threads()));
@@ -53,11 +68,19 @@ void print_text() {
   row("instructions", fmt::format("{} (can run: {})", target, fmt::join(simd_targets(), ", ")));
   row("system", machine.system);
   row("LibTorch", fmt::format("{}, kernels for {}", TORCH_VERSION, at::get_cpu_capability()));
-  row("GPUs", "none used: this build has no CUDA code");
+  row("CUDA code", describe_code());
+  if (gpus().empty()) row("GPUs", "none: " + why_no_gpu());
+  if (const int version = driver_cuda_version(); version > 0)
+    row("driver", fmt::format("for CUDA up to {}.{}", version / 1000, version % 1000 / 10));
+  for (std::size_t i = 0; i < gpus().size(); ++i) {
+    row(fmt::format("cuda:{}", i), gpus()[i].name);
+    for (const std::string& line : describe_gpu(gpus()[i])) row("", line);
+  }
   std::cout << "\nenvironment\n";
   for (const EnvironmentVariable& variable : environment_variables())
-    std::cout << fmt::format("  {:<14}{:<10}{}\n", variable.name,
-                             environment(variable.name).value_or("not set"), variable.meaning);
+    std::cout << wrap_words(fmt::format("  {:<14}{:<10}", variable.name,
+                                        environment(variable.name).value_or("not set")),
+                            variable.meaning);
 }
 
 }  // namespace

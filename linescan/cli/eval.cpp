@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "linescan/cli/command.h"
+#include "linescan/cli/compute_options.h"
 #include "linescan/files/atomic_write.h"
 #include "linescan/train/checkpoint.h"
 #include "linescan/train/checkpoint_folder.h"
@@ -25,6 +26,7 @@ struct EvalOptions {
   std::string checkpoint = "best";
   std::vector<std::string> export_images;  // how many, folder
   bool json = false;
+  ComputeOptions compute;
 };
 
 // "T-shirt/top" -> "t-shirt-top": fit for a file name.
@@ -79,7 +81,9 @@ void print_table(const Evaluation& evaluation, const std::vector<std::string>& c
 }
 
 void eval(const EvalOptions& options) {
-  TrainedModel model = load_trained(find_checkpoint(options.folder, options.checkpoint));
+  const Compute compute = options.compute.open();
+  TrainedModel model =
+      load_trained(find_checkpoint(options.folder, options.checkpoint), compute.device);
   const Dataset data = load_dataset(options.data.empty() ? model.config.data : options.data);
   if (data.test.channels != model.channels)
     throw_error<InvalidArgument>("eval: the images have {} channels, expected {}",
@@ -90,7 +94,7 @@ void eval(const EvalOptions& options) {
   }
   const Evaluation evaluation =
       *evaluate(model.network, data.test, BatchAssembler(model.normalisation),
-                {.batch = model.config.recipe.batch});
+                {.batch = model.config.recipe.batch, .compute = compute});
   if (options.json)
     print_json(to_json(evaluation));
   else
@@ -112,6 +116,7 @@ void add_eval(CLI::App& command) {
                   "only write the first N test images as PNG files")
       ->expected(2)
       ->type_name("N FOLDER");
+  add_compute_options(command, options->compute);
   command.add_flag("--json", options->json,
                    "print {top1, top5, loss, images, confusion[true][predicted]}");
   add_example(command,

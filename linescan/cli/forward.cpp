@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "linescan/cli/command.h"
+#include "linescan/cli/compute_options.h"
 #include "linescan/models/networks/registry.h"
 #include "linescan/models/networks/vmamba.h"
 #include "linescan/models/tensor_file.h"
@@ -19,6 +20,7 @@ struct ForwardRequest {
   std::vector<std::string> settings;
   std::string weights, input, output;
   std::string dtype = "float32";
+  ComputeOptions compute;
 };
 
 struct ForwardInput {
@@ -81,21 +83,28 @@ void run_forward(const ForwardRequest& request) {
   for (const std::string& setting : request.settings)
     set_option(config.options(), "model option", setting);
   const at::ScalarType dtype = parse_dtype(request.dtype);
+  const Compute compute = request.compute.open();
   if (config.backbone)
     throw_error<InvalidArgument>("forward: backbone=true has no classifier, hence no logits");
   VMamba model(config);
   cast_floating_point(*model, dtype);
   load_weights(*model, request.weights);
+  model->to(compute.device);
   model->eval();
   const ForwardInput input = read_input(request.input, dtype, config);
+  const at::Tensor x = to_device(input.x, compute);
+  const auto run = [&] {
+    const ComputeScope scope(compute);
+    return model->forward(x).to(dtype);
+  };
 
   NamedTensors results;
   if (!input.labels.defined()) {
     torch::NoGradGuard no_grad;
-    results.emplace_back("logits", model->forward(input.x));
+    results.emplace_back("logits", run());
   } else {
-    const at::Tensor logits = model->forward(input.x);
-    const at::Tensor loss = at::cross_entropy_loss(logits, input.labels);
+    const at::Tensor logits = run();
+    const at::Tensor loss = at::cross_entropy_loss(logits, to_device(input.labels, compute));
     loss.backward();
     results.emplace_back("logits", logits);
     results.emplace_back("loss", loss);
@@ -125,6 +134,7 @@ void add_forward(CLI::App& command) {
       .add_option("--output", request->output, "logits; with labels also loss and grad.<parameter>")
       ->required();
   command.add_option("--dtype", request->dtype, "type to compute in: float32 or float64");
+  add_compute_options(command, request->compute);
   add_example(command,
               "linescan forward vmamba_fashion --weights model.safetensors \\\n"
               "      --input batch.safetensors --output result.safetensors");

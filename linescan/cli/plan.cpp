@@ -1,4 +1,5 @@
-// linescan plan: how an operator would run a problem on this machine, without running it.
+// linescan plan: how an operator would run a problem, on this machine's processor or on a GPU that
+// need not be here, without running it.
 
 #include <ATen/Parallel.h>
 
@@ -6,18 +7,19 @@
 #include <memory>
 
 #include "linescan/cli/command.h"
+#include "linescan/cli/plan_gpu.h"
 #include "linescan/cli/shape_options.h"
 
 namespace linescan::cli {
 namespace {
 
 struct PlanRequest {
-  std::string op, shape, dtype = "float32", layout = "channels";
+  std::string op, shape, dtype = "float32", layout = "channels", device = "cpu";
   int64_t threads = at::get_num_threads();
   bool json = false;
 };
 
-// The fields that all plans have.
+// The fields that all plans for the CPU have.
 template <class Plan>
 nlohmann::json to_document(const Plan& plan) {
   return {{"channel_block", plan.channel_block},
@@ -35,6 +37,7 @@ nlohmann::json to_document(const Plan& plan) {
 
 template <class Size>
 void print_plans(const PlanRequest& request, const Size& size) {
+  if (request.device != "cpu") return print_gpu_plans(size, request.device, request.json);
   const auto ahead = plan(size, Pass::kForward, request.threads);
   const auto back = plan(size, Pass::kBackward, request.threads);
   if (request.json)
@@ -64,9 +67,13 @@ void add_plan(CLI::App& command) {
   command.add_option("--shape", request->shape, kShapeHelp);
   command.add_option("--dtype", request->dtype, "float32, float64, float16 or bfloat16");
   command.add_option("--layout", request->layout, "which index is adjacent: length or channels");
-  command.add_option("--threads", request->threads, "tasks in flight; decides memory only");
+  command.add_option("--device", request->device,
+                     "cpu, cuda, cuda:N, or one that is known:\nv100 a100 rtx3090 rtx4090 l4 h100 "
+                     "h200 b200 orin");
+  command.add_option("--threads", request->threads,
+                     "of the CPU: tasks in flight; decides memory only");
   command.add_flag("--json", request->json, "one JSON document on standard output");
-  add_example(command, "linescan plan ss2d --shape batch=8,channels=96,height=56,width=56,rank=6");
+  add_example(command, "linescan plan ss2d --shape batch=8,channels=96,rank=6 --device h100");
   command.callback([request] { run_plan(*request); });
 }
 

@@ -5,6 +5,8 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "linescan/binding/gpu_runtime.h"
+
 namespace linescan::cli {
 namespace {
 
@@ -19,11 +21,19 @@ double quantile(const std::vector<double>& sorted, double share) {
   return sorted[static_cast<std::size_t>(share * static_cast<double>(sorted.size() - 1) + 0.5)];
 }
 
+Timing summary(std::vector<double>&& taken) {
+  std::sort(taken.begin(), taken.end());
+  return {quantile(taken, 0.5), quantile(taken, 0.1), quantile(taken, 0.9),
+          static_cast<int>(taken.size())};
+}
+
+constexpr int kMost = 1000;  // repetitions
+
 }  // namespace
 
 Timing measure(double seconds, const std::function<void()>& work,
                const std::function<void()>& before) {
-  constexpr int kWarmUp = 2, kFewest = 5, kMost = 1000;
+  constexpr int kWarmUp = 2, kFewest = 5;
   std::vector<double> taken;
   auto begin = Clock::now();
   for (int run = 0; run < kWarmUp + kMost; ++run) {
@@ -34,9 +44,20 @@ Timing measure(double seconds, const std::function<void()>& work,
     if (run >= kWarmUp) taken.push_back(seconds_since(start));
     if (static_cast<int>(taken.size()) >= kFewest && seconds_since(begin) > seconds) break;
   }
-  std::sort(taken.begin(), taken.end());
-  return {quantile(taken, 0.5), quantile(taken, 0.1), quantile(taken, 0.9),
-          static_cast<int>(taken.size())};
+  return summary(std::move(taken));
+}
+
+Timing measure_gpu(c10::Device device, double seconds, const std::function<void()>& work,
+                   const std::function<void()>& before) {
+  constexpr int kAtOnce = 10;
+  std::vector<double> taken;
+  gpu_runtime().synchronize(device);
+  const auto begin = Clock::now();
+  do {
+    const std::vector<double> some = gpu_runtime().time(kAtOnce, work, before);
+    taken.insert(taken.end(), some.begin(), some.end());
+  } while (static_cast<int>(taken.size()) < kMost && seconds_since(begin) < seconds);
+  return summary(std::move(taken));
 }
 
 nlohmann::json to_json(const Timing& timing) {

@@ -1,6 +1,8 @@
 // Repeats a piece of work and says how long it takes: the median and the spread.
 #pragma once
 
+#include <c10/core/Device.h>
+
 #include <functional>
 #include <nlohmann/json_fwd.hpp>
 
@@ -15,6 +17,11 @@ struct Timing {
 // times. `before`, if given, runs untimed ahead of every repetition.
 Timing measure(double seconds, const std::function<void()>& work,
                const std::function<void()>& before = {});
+
+// The same for work on a GPU, by the device's own clock; ten repetitions are started at a time, as
+// in real use, where the next does not wait for the last. The warm-up is the caller's.
+Timing measure_gpu(c10::Device device, double seconds, const std::function<void()>& work,
+                   const std::function<void()>& before = {});
 
 // {"ms_median", "ms_p10", "ms_p90", "repetitions"}
 nlohmann::json to_json(const Timing& timing);

@@ -113,6 +113,12 @@ void add_train(CLI::App& command) {
   add_direct(command, options, "--batch", "batch", "images a step");
   add_direct(command, options, "--seed", "seed", "seed of weights, order and augmentation");
   add_direct(command, options, "--threads", "threads", "threads (default: one a core)");
+  add_direct(command, options, "--device", "device", "cpu (default), cuda or cuda:N");
+  add_direct(command, options, "--precision", "precision",
+             "fp32 (default), tf32, bf16 or fp16; on the CPU fp32 or bf16");
+  command.add_flag_callback(
+      "--no-graph", [options] { options->direct.emplace_back("graph", "false"); },
+      "on a GPU: start every kernel of a step on its own");
   command.add_option("--run", options->run,
                      "run folder (default: the next of runs/001, runs/002, ...)");
   command.add_flag("--resume", options->resume,
@@ -123,7 +129,8 @@ void add_train(CLI::App& command) {
                  '\n');
   add_example(command,
               "linescan train --data fashion-mnist --minutes 2 --run runs/first\n"
-              "  linescan train --run runs/first --resume");
+              "  linescan train --run runs/first --resume\n"
+              "  linescan train --device cuda --precision bf16 --minutes 1");
   command.callback([options] { train(*options); });
 }
 

@@ -1,6 +1,6 @@
 #include "linescan/train/checkpoint.h"
 
-#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -73,13 +73,15 @@ void save_checkpoint(const fs::path& checkpoints, const CheckpointTensors& tenso
   writer.commit(std::move(document));
 }
 
-TrainingState load_checkpoint(const fs::path& checkpoint, const CheckpointTensors& tensors) {
+TrainingState load_checkpoint(const fs::path& checkpoint, const CheckpointTensors& tensors,
+                              at::Device device) {
   const json document = read_checkpoint_state(checkpoint);
   TrainingState state = state_from_json(document, (checkpoint / "state.json").string());
   load_weights(*tensors.network, checkpoint / kModelFile);
   if (tensors.average != nullptr) load_weights(*tensors.average, checkpoint / kAverageFile);
   load_optimizer(checkpoint / kOptimizerFile, *tensors.optimizer);
   set_generator_state(state.rng);
+  if (!device.is_cpu() && !state.device_rng.empty()) set_generator_state(state.device_rng, device);
   return state;
 }
 
@@ -87,7 +89,7 @@ RunConfig load_config(const fs::path& checkpoint) {
   return config_of(read_checkpoint_state(checkpoint), checkpoint);
 }
 
-TrainedModel load_trained(const fs::path& checkpoint) {
+TrainedModel load_trained(const fs::path& checkpoint, at::Device device) {
   const json document = read_checkpoint_state(checkpoint);
   const std::string who = (checkpoint / "state.json").string();
   const TrainingState state = state_from_json(document, who);
@@ -109,31 +111,32 @@ TrainedModel load_trained(const fs::path& checkpoint) {
   const bool use_average = document["files"].contains(kAverageFile) &&
                            (state.use_average || state.best_step < 0 || state.evaluation_due);
   load_weights(*model.network, checkpoint / (use_average ? kAverageFile : kModelFile));
+  model.network->to(device);
   model.network->eval();
   return model;
 }
 
-void seed_generator(uint64_t seed) {
-  at::Generator generator = at::detail::getDefaultCPUGenerator();
+void seed_generator(uint64_t seed, at::Device device) {
+  at::Generator generator = at::globalContext().defaultGenerator(device);
   const std::lock_guard<std::mutex> lock(generator.mutex());
   generator.set_current_seed(seed);
 }
 
-std::vector<uint8_t> generator_state() {
-  at::Generator generator = at::detail::getDefaultCPUGenerator();
+std::vector<uint8_t> generator_state(at::Device device) {
+  at::Generator generator = at::globalContext().defaultGenerator(device);
   const std::lock_guard<std::mutex> lock(generator.mutex());
   const at::Tensor state = generator.get_state();
   const uint8_t* bytes = state.const_data_ptr<uint8_t>();
   return {bytes, bytes + state.numel()};
 }
 
-void set_generator_state(const std::vector<uint8_t>& state) {
-  at::Generator generator = at::detail::getDefaultCPUGenerator();
+void set_generator_state(const std::vector<uint8_t>& state, at::Device device) {
+  at::Generator generator = at::globalContext().defaultGenerator(device);
   const std::lock_guard<std::mutex> lock(generator.mutex());
   at::Tensor tensor = at::empty({static_cast<int64_t>(state.size())}, at::kByte);
   if (tensor.numel() != generator.get_state().numel())
-    throw_error<InvalidArgument>("checkpoint: the rng has {} bytes, expected {}", state.size(),
-                                 generator.get_state().numel());
+    throw_error<InvalidArgument>("checkpoint: the rng of {} has {} bytes, expected {}",
+                                 device.str(), state.size(), generator.get_state().numel());
   std::memcpy(tensor.mutable_data_ptr(), state.data(), state.size());
   generator.set_state(tensor);
 }

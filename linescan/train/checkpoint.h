@@ -31,10 +31,11 @@ struct CheckpointTensors {
 void save_checkpoint(const std::filesystem::path& checkpoints, const CheckpointTensors& tensors,
                      const TrainingState& state, const RunConfig& config, const Dataset& data);
 
-// Verifies the checkpoint, copies its values into the tensors and sets PyTorch's generator. Throws
-// InvalidArgument naming the file that is missing, damaged or does not fit.
+// Verifies the checkpoint, copies its values into the tensors, wherever they are, and sets the
+// generators of the CPU and, if the run was on a GPU as well, of `device`. Throws InvalidArgument
+// naming the file that is missing, damaged or does not fit.
 TrainingState load_checkpoint(const std::filesystem::path& checkpoint,
-                              const CheckpointTensors& tensors);
+                              const CheckpointTensors& tensors, at::Device device = at::kCPU);
 
 // What is needed to use a trained network without its data.
 struct TrainedModel {
@@ -51,11 +52,11 @@ RunConfig load_config(const std::filesystem::path& checkpoint);
 
 // Loads the more accurate of weights and average, by the last evaluation before the checkpoint;
 // the average where there was none. Throws InvalidArgument like load_checkpoint.
-TrainedModel load_trained(const std::filesystem::path& checkpoint);
+TrainedModel load_trained(const std::filesystem::path& checkpoint, at::Device device = at::kCPU);
 
-// PyTorch's CPU generator, which draws initial weights and dropped paths.
-void seed_generator(uint64_t seed);
-std::vector<uint8_t> generator_state();
-void set_generator_state(const std::vector<uint8_t>& state);
+// PyTorch's generator of a device. The CPU's draws initial weights, each device's its dropped paths.
+void seed_generator(uint64_t seed, at::Device device = at::kCPU);
+std::vector<uint8_t> generator_state(at::Device device = at::kCPU);
+void set_generator_state(const std::vector<uint8_t>& state, at::Device device = at::kCPU);
 
 }  // namespace linescan

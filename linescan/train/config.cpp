@@ -71,7 +71,8 @@ RunConfig make_config(const Assignments& assignments) {
 }
 
 RunConfig resumed_config(const RunConfig& run, const Assignments& assignments) {
-  constexpr std::string_view kMayChange[] = {"threads", "keep", "log_every", "save_minutes"};
+  constexpr std::string_view kMayChange[] = {"threads", "device",    "precision",   "graph",
+                                             "keep",    "log_every", "save_minutes"};
   RunConfig config = run;
   for (const auto& [name, text] : assignments) assign(&config, name, text);
   RunConfig before = run;

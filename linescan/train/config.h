@@ -36,8 +36,8 @@ std::pair<std::string, std::string> parse_assignment(const std::string& text);
 RunConfig make_config(const Assignments& assignments);
 
 // The same on top of a complete configuration, for `--resume`: throws InvalidArgument unless every
-// assignment says what the run has already. Only threads, keep, log_every and save_minutes, which
-// change no weight, are taken over.
+// assignment says what the run has already. Taken over are keep, log_every and save_minutes, which
+// change no weight, and threads, device, precision and graph, which change roundings only.
 RunConfig resumed_config(const RunConfig& run, const Assignments& assignments);
 
 // Sets the network's channels, classes and image size to those of the data unless they were

@@ -63,7 +63,8 @@ std::optional<Evaluation> evaluate(VMamba& network, const ImageSet& images,
   for (int64_t first = 0; first < images.count; first += settings.batch) {
     if (settings.stop && settings.stop()) return std::nullopt;
     const int64_t count = std::min(settings.batch, images.count - first);
-    const std::vector<float> scores = log_probabilities(network, images, first, count, assembler);
+    const std::vector<float> scores =
+        log_probabilities(network, images, first, count, assembler, settings.compute);
     const std::size_t classes = scores.size() / count;
     evaluation.confusion.resize(classes, std::vector<int64_t>(classes));
     for (int64_t i = 0; i < count; ++i) {

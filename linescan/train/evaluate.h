@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "linescan/models/compute.h"
 #include "linescan/models/networks/vmamba.h"
 #include "linescan/train/batch.h"
 #include "linescan/train/image_set.h"
@@ -35,6 +36,7 @@ struct EvaluationSettings {
   int64_t batch = 128;
   int64_t mistakes = 0;             // how many to keep
   std::function<bool()> stop = {};  // asked before every batch
+  Compute compute = {};             // where the network is
 };
 
 // Runs the network in evaluation mode and without gradients; its mode is restored. `images` must be

@@ -4,12 +4,15 @@
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
+#include "linescan/models/compute.h"
+
 namespace linescan {
 
 // Instruction sets of our kernels and of LibTorch's, "AVX3, libtorch AVX512".
 std::string instruction_sets();
 
-// {"cpu", "cores", "threads", "memory_gb", "simd", "os", "linescan", "libtorch", "compiler"}
-nlohmann::json describe_machine();
+// {"cpu", "cores", "threads", "memory_gb", "simd", "os", "linescan", "libtorch", "compiler"}; where
+// the work is done by a GPU also {"gpu", "gpu_memory_gb"}.
+nlohmann::json describe_machine(const Compute& compute = {});
 
 }  // namespace linescan

@@ -26,12 +26,13 @@ class AdamW {
   // Forgets all gradients: the next backward pass stores its own tensors instead of adding to old.
   void clear_gradients();
 
-  // Global L2 norm of the gradients as they came; if it is above the recipe's clip (0: never) they
-  // are scaled down to it. A parameter without a gradient counts as 0.
-  double clip_gradients();
+  // Global L2 norm [] of the gradients. A parameter without a gradient counts as 0.
+  at::Tensor gradient_norm() const;
 
-  // One update. Parameters without a gradient stay as they are.
-  void step(double lr);
+  // One update with the gradients divided by `divisor` [1], unless `skip` [1] is 1, both float32. All
+  // arguments are tensors so that a GPU can be told without being waited for. Parameters without a
+  // gradient stay as they are.
+  void step(const at::Tensor& lr, const at::Tensor& divisor, const at::Tensor& skip);
 
   // What a checkpoint keeps: "m.<parameter>", "v.<parameter>" and "updates" [1]. The tensors are the
   // optimizer's own: a checkpoint is loaded by copying into them.
@@ -47,7 +48,7 @@ class AdamW {
   std::vector<at::Tensor> first_, second_;  // the moments m and v, one a parameter
   std::vector<Group> groups_;
   at::Tensor updates_;  // [1], float because the fused kernel wants it so; exact below 2^24
-  double beta1_, beta2_, eps_, clip_;
+  double beta1_, beta2_, eps_;
 };
 
 }  // namespace linescan

@@ -1,6 +1,5 @@
 #include "linescan/train/predict.h"
 
-#include <ATen/ops/empty.h>
 #include <ATen/ops/log_softmax.h>
 #include <c10/core/GradMode.h>
 
@@ -11,12 +10,15 @@
 namespace linescan {
 
 std::vector<float> log_probabilities(VMamba& network, const ImageSet& images, int64_t first,
-                                     int64_t count, const BatchAssembler& assembler) {
+                                     int64_t count, const BatchAssembler& assembler,
+                                     const Compute& compute) {
   const at::NoGradGuard no_grad;
-  const at::Tensor input = at::empty({count, images.channels, images.height, images.width});
+  const ComputeScope scope(compute);
+  const at::Tensor input =
+      empty_for_upload({count, images.channels, images.height, images.width}, at::kFloat, compute);
   assembler.plain(images, first, count, input.mutable_data_ptr<float>());
-  const at::Tensor logits = network->forward(input);  // [count, classes]
-  const at::Tensor result = at::log_softmax(logits, 1, at::kFloat).contiguous();
+  const at::Tensor logits = network->forward(to_device(input, compute));  // [count, classes]
+  const at::Tensor result = at::log_softmax(logits, 1, at::kFloat).cpu().contiguous();
   const float* values = result.const_data_ptr<float>();
   const int64_t classes = result.size(1);
   for (int64_t i = 0; i < result.numel(); ++i)

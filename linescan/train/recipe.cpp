@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "linescan/base/error.h"
+#include "linescan/models/compute.h"
 
 namespace linescan {
 
@@ -14,6 +15,9 @@ std::vector<Option> Recipe::options() {
       {"limit_train", &limit_train, "use only so many training images (0: all)"},
       {"seed", &seed, "seed of weights, order and augmentation"},
       {"threads", &threads, "threads (0: one a core)"},
+      {"device", &device, "cpu, cuda or cuda:N"},
+      {"precision", &precision, "fp32, tf32, bf16 or fp16; on the CPU fp32 or bf16"},
+      {"graph", &graph, "on a GPU: record the step once as a CUDA graph"},
       {"lr", &lr, "peak learning rate"},
       {"warmup", &warmup, "share of the budget in which the learning rate rises"},
       {"final_lr", &final_lr, "learning rate at the end, as a share of lr"},
@@ -54,6 +58,7 @@ void Recipe::validate() const {
   require(limit_train >= 0, "limit_train", limit_train, "0 or more");
   require(seed >= 0, "seed", seed, "0 or more");
   require(threads >= 0 && threads <= 1024, "threads", threads, "0 to 1024");
+  parse_precision(precision);
   require(lr > 0 && std::isfinite(lr), "lr", lr, "a positive number");
   require(warmup >= 0 && warmup < 1, "warmup", warmup, "0 <= warmup < 1");
   require(final_lr >= 0 && final_lr <= 1, "final_lr", final_lr, "0 to 1");

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "linescan/base/options.h"
@@ -17,6 +18,11 @@ struct Recipe {
   int64_t limit_train = 0;  // use only so many training images; 0 = all
   int64_t seed = 1;
   int64_t threads = 0;  // 0 = one a core
+
+  // Where and in which numbers (linescan/models/compute.h); a run may go on elsewhere.
+  std::string device = "cpu";
+  std::string precision = "fp32";
+  bool graph = true;  // on a GPU: record the step once and start it as a whole
 
   // AdamW under a linear warm-up and a cosine.
   double lr = 3e-3;

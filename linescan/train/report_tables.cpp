@@ -14,9 +14,17 @@ using Rows = std::vector<std::pair<std::string, std::string>>;
 
 // What machine.json says, in this order and in these words; what else it says comes after.
 constexpr std::pair<std::string_view, std::string_view> kMachineFacts[] = {
-    {"cpu", "processor"},        {"cores", "cores"},          {"threads", "threads used"},
-    {"memory_gb", "memory, GB"}, {"simd", "instruction set"}, {"os", "system"},
-    {"linescan", "Linescan"},    {"libtorch", "LibTorch"},    {"compiler", "compiler"},
+    {"gpu", "GPU"},
+    {"gpu_memory_gb", "GPU memory, GB"},
+    {"cpu", "processor"},
+    {"cores", "cores"},
+    {"threads", "threads used"},
+    {"memory_gb", "memory, GB"},
+    {"simd", "instruction set"},
+    {"os", "system"},
+    {"linescan", "Linescan"},
+    {"libtorch", "LibTorch"},
+    {"compiler", "compiler"},
 };
 
 Rows machine_rows(Rows given) {

@@ -34,9 +34,9 @@ void set_threads(const Recipe& recipe) {
   at::set_num_threads(static_cast<int>(recipe.threads > 0 ? recipe.threads : all));
 }
 
-void describe_run(const fs::path& run, const RunConfig& config) {
+void describe_run(const fs::path& run, const RunConfig& config, const Compute& compute) {
   write_toml_options(run / "config.toml", to_json(config));
-  write_json_file(run / "machine.json", describe_machine());
+  write_json_file(run / "machine.json", describe_machine(compute));
 }
 
 int64_t count_parameters(const torch::nn::Module& network) {
@@ -48,12 +48,14 @@ int64_t count_parameters(const torch::nn::Module& network) {
 // Judges the best checkpoint on the test images and writes summary, evaluation and report. Empty if
 // a signal cut it off.
 std::optional<double> conclude(const fs::path& run, const RunConfig& config, const Dataset& data,
-                               const TrainingState& state, const TrainingHooks& hooks) {
-  TrainedModel best = load_trained(find_checkpoint(run, "best"));
+                               const Trainer& trainer, const TrainingHooks& hooks) {
+  const TrainingState& state = trainer.state();
+  const Compute& compute = trainer.compute();
+  TrainedModel best = load_trained(find_checkpoint(run, "best"), compute.device);
   const auto stop = [&] { return hooks.stop_signal != nullptr && hooks.stop_signal->load() != 0; };
-  const auto evaluation =
-      evaluate(best.network, data.test, BatchAssembler(data.normalisation),
-               {.batch = config.recipe.batch, .mistakes = kGallery, .stop = stop});
+  const auto evaluation = evaluate(
+      best.network, data.test, BatchAssembler(data.normalisation),
+      {.batch = config.recipe.batch, .mistakes = kGallery, .stop = stop, .compute = compute});
   if (!evaluation) return std::nullopt;
   const double images = static_cast<double>(state.step * config.recipe.batch);
   write_json_file(run / "evaluation.json",
@@ -73,10 +75,16 @@ std::optional<double> conclude(const fs::path& run, const RunConfig& config, con
   return evaluation->top1;
 }
 
+// ", on NVIDIA H200 in bf16" behind a message; nothing for the CPU.
+std::string where(const Compute& compute) {
+  if (!compute.on_gpu()) return {};
+  return fmt::format(", on {} in {}", describe(compute), name_of(compute.precision));
+}
+
 SessionResult finish(Trainer& trainer, const fs::path& run, const RunConfig& config,
                      const Dataset& data, const TrainingHooks& hooks) {
   if (!trainer.run()) return {run, SessionEnd::kStopped};
-  const std::optional<double> top1 = conclude(run, config, data, trainer.state(), hooks);
+  const std::optional<double> top1 = conclude(run, config, data, trainer, hooks);
   if (!top1) return {run, SessionEnd::kStopped};
   return {run, SessionEnd::kFinished, *top1};
 }
@@ -91,9 +99,10 @@ SessionResult begin(const SessionRequest& request, const TrainingHooks& hooks) {
   Trainer trainer(config, data, hooks);
   if (request.run) create_run_folder(*request.run);
   const fs::path run = request.run ? *request.run : create_numbered_run_folder("runs");
-  describe_run(run, config);
-  say(hooks, fmt::format("training {} on {} images of {}, {} held out, in {}", config.model,
-                         data.train.count, config.data, data.held_out.count, run.string()));
+  describe_run(run, config, trainer.compute());
+  say(hooks, fmt::format("training {} on {} images of {}, {} held out, in {}{}", config.model,
+                         data.train.count, config.data, data.held_out.count, run.string(),
+                         where(trainer.compute())));
   trainer.start(run);
   return finish(trainer, run, config, data, hooks);
 }

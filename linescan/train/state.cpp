@@ -49,6 +49,12 @@ nlohmann::json to_json(const TrainingState& state) {
           {"rng", to_hex(state.rng)},
           {"threads", state.threads},
           {"instruction_set", state.instruction_set},
+          {"compute",
+           {{"device", state.device},
+            {"precision", state.precision},
+            {"rng", to_hex(state.device_rng)},
+            {"loss_scale", state.loss_scale},
+            {"loss_scale_steps", state.loss_scale_steps}}},
           {"version", state.version}};
 }
 
@@ -72,6 +78,14 @@ TrainingState state_from_json(const nlohmann::json& object, const std::string& w
     state.rng = from_hex(object.at("rng"), who);
     state.threads = object.at("threads");
     state.instruction_set = object.at("instruction_set");
+    if (object.contains("compute")) {  // older files are of runs in float32 on a CPU
+      const nlohmann::json& compute = object.at("compute");
+      state.device = compute.at("device");
+      state.precision = compute.at("precision");
+      state.device_rng = from_hex(compute.at("rng"), who);
+      state.loss_scale = compute.at("loss_scale");
+      state.loss_scale_steps = compute.at("loss_scale_steps");
+    }
     state.version = object.at("version");
   } catch (const nlohmann::json::exception& error) {
     throw_error<InvalidArgument>("checkpoint: {} is not the state of a training run: {}", who,

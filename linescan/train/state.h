@@ -30,11 +30,18 @@ struct TrainingState {
     double seconds = 0;
   } interval;
 
-  std::vector<uint8_t> rng;  // PyTorch's CPU generator
+  std::vector<uint8_t> rng;         // PyTorch's CPU generator
+  std::vector<uint8_t> device_rng;  // the GPU's, which draws dropped paths there; empty on the CPU
+
+  // fp16 only, 0 otherwise: the factor of the loss, and the good steps since it last grew.
+  double loss_scale = 0;
+  int64_t loss_scale_steps = 0;
 
   // On what the run computes; another value makes the numbers differ in their last bits.
   int64_t threads = 0;
   std::string instruction_set;
+  std::string device = "cpu";  // or the GPU's name
+  std::string precision = "fp32";
   std::string version;
 };
 

@@ -1,9 +1,6 @@
 #include "linescan/train/trainer.h"
 
 #include <ATen/Parallel.h>
-#include <ATen/ops/argmax.h>
-#include <ATen/ops/cross_entropy_loss.h>
-#include <ATen/ops/empty.h>
 #include <fmt/format.h>
 
 #include <chrono>
@@ -31,37 +28,45 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-// The generator is seeded before the weights are drawn, so the seed decides them.
-VMamba make_network(const RunConfig& config) {
-  seed_generator(config.recipe.seed);
-  return VMamba(config.network);
-}
+// Steps that a GPU may be ahead of its readings: waiting for each would leave it idle while the next
+// is prepared, and what a bad step has spoilt must be repeated.
+constexpr std::size_t kMostStarted = 10;
 
-at::Tensor gather_labels(const ImageSet& images, std::span<const int64_t> indices) {
-  at::Tensor labels = at::empty({static_cast<int64_t>(indices.size())}, at::kLong);
-  int64_t* out = labels.mutable_data_ptr<int64_t>();
-  for (int64_t index : indices) *out++ = images.labels[index];
-  return labels;
+// The generator is seeded before the weights are drawn, on the CPU, so the seed decides them on
+// every device.
+VMamba make_network(const RunConfig& config, const Compute& compute) {
+  seed_generator(config.recipe.seed);
+  VMamba network(config.network);
+  if (compute.on_gpu()) {
+    seed_generator(config.recipe.seed, compute.device);
+    network->to(compute.device);
+  }
+  return network;
 }
 
 }  // namespace
 
 Trainer::Trainer(const RunConfig& config, const Dataset& data, TrainingHooks hooks)
     : config_(config),
+      compute_(open_compute(config.recipe.device, config.recipe.precision)),
       data_(data),
       hooks_(std::move(hooks)),
       sampler_(data.train.count, config.recipe.batch, config.recipe.seed),
       assembler_(data.normalisation),
-      network_(make_network(config)),
-      optimizer_(*network_, config.recipe) {
+      network_(make_network(config, compute_)),
+      optimizer_(*network_, config.recipe),
+      step_(config_.recipe, compute_, network_, optimizer_, hooks_.message) {
   if (config.recipe.ema > 0) {
     const std::vector<uint8_t> generator = generator_state();  // its weights are not drawn, copied
     averaged_ = VMamba(config.network);
     set_generator_state(generator);
+    averaged_->to(compute_.device);
     average_.emplace(*network_, *averaged_);
   }
   state_.threads = at::get_num_threads();
   state_.instruction_set = instruction_sets();
+  state_.device = describe(compute_);
+  state_.precision = name_of(compute_.precision);
   state_.version = kVersion;
 }
 
@@ -74,16 +79,25 @@ void Trainer::start(const fs::path& run) {
 void Trainer::resume(const fs::path& run) {
   run_ = run;
   const TrainingState here = state_;
-  state_ =
-      load_checkpoint(find_checkpoint(run, "last"), {network_.get(), averaged_.get(), &optimizer_});
-  if ((state_.threads != here.threads || state_.instruction_set != here.instruction_set) &&
-      hooks_.message)
+  state_ = load_checkpoint(find_checkpoint(run, "last"),
+                           {network_.get(), averaged_.get(), &optimizer_}, compute_.device);
+  if (step_.loss_scale() && state_.loss_scale > 0)
+    step_.loss_scale()->restore(state_.loss_scale, state_.loss_scale_steps);
+  const bool same_device = state_.device == here.device && state_.precision == here.precision;
+  if (!same_device && hooks_.message)
+    hooks_.message(fmt::format(
+        "warning: the run was made with {} on {}, this is {} on {}: roundings will differ",
+        state_.precision, state_.device, here.precision, here.device));
+  if (same_device && hooks_.message &&
+      (state_.threads != here.threads || state_.instruction_set != here.instruction_set))
     hooks_.message(fmt::format(
         "warning: the run was made with {} threads on {}, this is {} threads on {}: results will "
         "differ in their last bits",
         state_.threads, state_.instruction_set, here.threads, here.instruction_set));
   state_.threads = here.threads;
   state_.instruction_set = here.instruction_set;
+  state_.device = here.device;
+  state_.precision = here.precision;
   state_.version = here.version;
   sampler_.seek(state_.sampler);
   clean_checkpoints(checkpoints(), state_.step);
@@ -131,14 +145,23 @@ bool Trainer::evaluation_falls_due() const {
   return budget_spent() || (epoch_ended && state_.sampler.epoch % config_.recipe.eval_every == 0);
 }
 
-at::Tensor Trainer::make_batch(std::span<const int64_t> indices, int64_t epoch) const {
+at::Tensor Trainer::make_images(const Started& batch) const {
   const ImageSet& images = data_.train;
   const Recipe& recipe = config_.recipe;
-  const at::Tensor batch = at::empty(
-      {static_cast<int64_t>(indices.size()), images.channels, images.height, images.width});
-  assembler_.augmented(images, indices, {recipe.flip, recipe.shift}, recipe.seed, epoch,
-                       batch.mutable_data_ptr<float>());
-  return batch;
+  const at::Tensor result = empty_for_upload(
+      {static_cast<int64_t>(batch.indices.size()), images.channels, images.height, images.width},
+      at::kFloat, compute_);
+  assembler_.augmented(images, batch.indices, {recipe.flip, recipe.shift}, recipe.seed, batch.epoch,
+                       result.mutable_data_ptr<float>());
+  return result;
+}
+
+at::Tensor Trainer::make_labels(const Started& batch) const {
+  at::Tensor labels =
+      empty_for_upload({static_cast<int64_t>(batch.indices.size())}, at::kLong, compute_);
+  int64_t* out = labels.mutable_data_ptr<int64_t>();
+  for (int64_t index : batch.indices) *out++ = data_.train.labels[index];
+  return labels;
 }
 
 void Trainer::step() {
@@ -146,43 +169,58 @@ void Trainer::step() {
   const Recipe& recipe = config_.recipe;
   const int64_t epoch = sampler_.position().epoch;
   const std::span<const int64_t> indices = sampler_.next();
-  const at::Tensor input = make_batch(indices, epoch);
-  const at::Tensor labels = gather_labels(data_.train, indices);
+  const Started& batch =
+      started_.emplace_back(Started{.indices = {indices.begin(), indices.end()}, .epoch = epoch});
   const double lr = learning_rate(recipe, state_.progress);
-
-  optimizer_.clear_gradients();
-  const at::Tensor logits = network_->forward(input);  // [batch, classes]
-  const at::Tensor loss = at::cross_entropy_loss(logits, labels, {}, at::Reduction::Mean,
-                                                 /*ignore_index=*/-100, recipe.label_smoothing);
-  loss.backward();
-  const double loss_value = loss.item<double>();
-  const double norm = optimizer_.clip_gradients();
-  if (!std::isfinite(loss_value) || !std::isfinite(norm))
-    report_non_finite(input, loss_value, norm);
-  optimizer_.step(lr);
+  step_.run(make_images(batch), make_labels(batch), lr);
+  // On a GPU the average follows a bad step too, until it is read: nothing is saved before that.
   if (average_) average_->update(ema_decay(recipe, state_.step));
 
-  TrainingState::Interval& interval = state_.interval;
-  ++interval.steps;
-  interval.loss += loss_value;
-  interval.correct += logits.detach().argmax(1).eq(labels).sum().item<int64_t>();
-  const double seconds = seconds_since(start);
-  interval.seconds += seconds;
   ++state_.step;
-  state_.seconds += seconds;
   state_.sampler = sampler_.position();
+  const double seconds = seconds_since(start);
+  state_.interval.seconds += seconds;
+  state_.seconds += seconds;
   state_.progress = budget_progress();
-  if (interval.steps >= recipe.log_every || budget_spent()) log_interval(epoch, lr, norm);
+  const int64_t unlogged = state_.interval.steps + static_cast<int64_t>(started_.size());
+  if (!compute_.on_gpu() || started_.size() >= kMostStarted || unlogged >= recipe.log_every ||
+      evaluation_falls_due())
+    settle();
+  if (state_.interval.steps >= recipe.log_every || budget_spent()) log_interval(epoch, lr);
 }
 
-void Trainer::report_non_finite(const at::Tensor& input, double loss, double norm) {
+// Waits for the steps that have been started, and takes over what they came to.
+void Trainer::settle() {
+  if (started_.empty()) return;
+  const Clock::time_point start = Clock::now();
+  const TrainingStep::Reading reading = step_.read();
+  if (reading.good_steps < static_cast<int64_t>(started_.size()))
+    report_non_finite(reading.good_steps, reading);
+  TrainingState::Interval& interval = state_.interval;
+  interval.steps += reading.good_steps;
+  interval.loss += reading.loss_sum;
+  interval.correct += reading.correct;
+  latest_norm_ = reading.norm;
+  started_.clear();
+  const double seconds = seconds_since(start);
+  interval.seconds += seconds;
+  state_.seconds += seconds;
+  state_.progress = budget_progress();
+}
+
+// `which` of the started steps was the first bad one.
+void Trainer::report_non_finite(std::size_t which, const TrainingStep::Reading& reading) {
+  const at::Tensor images = make_images(started_[which]);
+  // The gradients in place are those of the last step.
+  if (which + 1 < started_.size()) step_.repeat(images, make_labels(started_[which]));
   throw_error<NotFinite>(
       "train: step {} has loss {} and gradient norm {}: {}; the last good checkpoint is {}",
-      state_.step + 1, loss, norm, find_non_finite(network_, input),
+      state_.step - static_cast<int64_t>(started_.size() - which) + 1, reading.loss, reading.norm,
+      find_non_finite(network_, to_device(images, compute_)),
       find_checkpoint(run_, "last").string());
 }
 
-void Trainer::log_interval(int64_t epoch, double lr, double norm) {
+void Trainer::log_interval(int64_t epoch, double lr) {
   const auto [steps, correct, loss, seconds] = std::exchange(state_.interval, {});
   const double images = static_cast<double>(steps * config_.recipe.batch);
   const TrainMetrics metrics = {.step = state_.step,
@@ -191,7 +229,7 @@ void Trainer::log_interval(int64_t epoch, double lr, double norm) {
                                 .accuracy = correct / images,
                                 .lr = lr,
                                 .images_per_s = images / seconds,
-                                .grad_norm = norm,
+                                .grad_norm = latest_norm_,
                                 .seconds = state_.seconds};
   facts_.loss = metrics.loss;
   facts_.accuracy = metrics.accuracy;
@@ -201,8 +239,8 @@ void Trainer::log_interval(int64_t epoch, double lr, double norm) {
 
 // False if a signal cut it off.
 bool Trainer::evaluate_held_out() {
-  const EvaluationSettings settings = {.batch = config_.recipe.batch,
-                                       .stop = [this] { return stopped(); }};
+  const EvaluationSettings settings = {
+      .batch = config_.recipe.batch, .stop = [this] { return stopped(); }, .compute = compute_};
   const auto plain = evaluate(network_, data_.held_out, assembler_, settings);
   std::optional<Evaluation> averaged;
   if (plain && average_) averaged = evaluate(averaged_, data_.held_out, assembler_, settings);
@@ -229,8 +267,14 @@ bool Trainer::evaluate_held_out() {
 }
 
 void Trainer::save() {
+  settle();
   const fs::path folder = checkpoints();
   state_.rng = generator_state();
+  if (compute_.on_gpu()) state_.device_rng = generator_state(compute_.device);
+  if (const std::optional<LossScale>& scale = step_.loss_scale()) {
+    state_.loss_scale = scale->value();
+    state_.loss_scale_steps = scale->good_updates();
+  }
   // A checkpoint of this step exists if a signal came during its evaluation; it never changes.
   if (!fs::exists(checkpoint_path(folder, state_.step)))
     save_checkpoint(folder, {network_.get(), averaged_.get(), &optimizer_}, state_, config_, data_);

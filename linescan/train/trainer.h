@@ -23,6 +23,7 @@
 #include "linescan/train/progress.h"
 #include "linescan/train/sampler.h"
 #include "linescan/train/state.h"
+#include "linescan/train/training_step.h"
 
 namespace linescan {
 
@@ -46,6 +47,8 @@ class Trainer {
   // lines of metrics are removed.
   void resume(const std::filesystem::path& run);
 
+  const Compute& compute() const { return compute_; }
+
   // Trains until the budget is spent (true) or a signal has come (false); in both cases the last
   // step is saved. Throws NotFinite naming the step, the first bad tensor and the last checkpoint,
   // and IoError where something cannot be written; the last checkpoint stays good in both cases.
@@ -59,15 +62,23 @@ class Trainer {
   bool budget_spent() const;
   double budget_progress() const;
   bool evaluation_falls_due() const;
-  at::Tensor make_batch(std::span<const int64_t> indices, int64_t epoch) const;
+  // A batch whose update has been started but not read yet.
+  struct Started {
+    std::vector<int64_t> indices;
+    int64_t epoch;
+  };
+  at::Tensor make_images(const Started& batch) const;
+  at::Tensor make_labels(const Started& batch) const;
   void step();
-  [[noreturn]] void report_non_finite(const at::Tensor& input, double loss, double norm);
-  void log_interval(int64_t epoch, double lr, double norm);
+  void settle();
+  [[noreturn]] void report_non_finite(std::size_t which, const TrainingStep::Reading& reading);
+  void log_interval(int64_t epoch, double lr);
   bool evaluate_held_out();
   void save();
   void report_progress() const;
 
   RunConfig config_;
+  Compute compute_;
   const Dataset& data_;
   TrainingHooks hooks_;
   std::filesystem::path run_;
@@ -78,6 +89,9 @@ class Trainer {
   VMamba averaged_{nullptr};  // null without EMA
   std::optional<WeightAverage> average_;
   AdamW optimizer_;
+  TrainingStep step_;
+  std::vector<Started> started_;  // since the last reading
+  double latest_norm_ = 0;
   std::optional<MetricsLog> metrics_;
   TrainingState state_;
   ProgressFacts facts_;

@@ -4,8 +4,9 @@
     out, last_state = linescan.selective_scan(u, delta, A, B, C, delta_softplus=True)
 
 Needs a torch that can be imported (tools/setup.sh full) and liblinescan_torch.so, built by
-`cmake --build --preset release` or installed by `cmake --install`. The operators are differentiable,
-pass torch.compile(fullgraph=True), and are also there as torch.ops.linescan.*.
+`cmake --build --preset release` or installed by `cmake --install`; CUDA tensors need the preset
+`cuda`. The operators are differentiable, pass torch.compile(fullgraph=True), and are also there as
+torch.ops.linescan.*.
 
 Everywhere: data tensors (u, delta, B, C, z; x and the projection weights) share one type of float32,
 float16, bfloat16 or float64; parameters of the recurrence (A, A_log, D, biases, states) are float32,
@@ -18,14 +19,17 @@ import pathlib
 import torch
 
 _NAME = "liblinescan_torch.so"
+_CUDA_NAME = "liblinescan_torch_cuda.so"  # beside it in a build with CUDA kernels
 
 
 def _load_library():
     package = pathlib.Path(__file__).resolve().parent
-    source_tree = package.parents[1]
+    builds = package.parents[1] / "build"  # in the source tree
     prefix = (package / "../../../..").resolve()  # installed: PREFIX/share/linescan/python/linescan
+    use_cuda = torch.cuda.is_available()
+    presets = ("cuda", "release") if use_cuda else ("release", "cuda")
     places = [
-        source_tree / "build" / "release" / "lib",
+        *(builds / preset / "lib" for preset in presets),
         prefix / "lib",
         prefix / "lib64",
         *prefix.glob("lib/*-linux-gnu"),
@@ -33,6 +37,8 @@ def _load_library():
     for place in places:
         if (place / _NAME).exists():
             torch.ops.load_library(str(place / _NAME))
+            if use_cuda and (place / _CUDA_NAME).exists():
+                torch.ops.load_library(str(place / _CUDA_NAME))
             return
     looked = ", ".join(str(place) for place in places)
     raise ImportError(f"{_NAME} is in none of {looked}; build it with ./check.sh or ./quickstart.sh")
@@ -101,3 +107,26 @@ def ss2d(x, x_proj_weight, x_proj_bias, dt_proj_weight, dt_proj_bias, A_log, D, 
     """
     return torch.ops.linescan.ss2d(
         x, x_proj_weight, x_proj_bias, dt_proj_weight, dt_proj_bias, A_log, D, list(routes), out_dtype)
+
+
+def layer_norm(x, weight=None, bias=None, epsilon=1e-5, out_dtype=None):
+    """Layer normalisation over the last dimension, statistics in float32.
+
+    x, result                   [..., channels]
+    weight, bias                [channels], both or neither; float32
+    out_dtype                   type of the result; that of x if None
+
+    Differentiable in x, weight and bias.
+    """
+    return torch.ops.linescan.layer_norm(x, weight, bias, epsilon, out_dtype)[0]
+
+
+def depthwise_conv(x, weight, bias=None, silu=True):
+    """3x3 convolution of every channel by itself, zeros around the image, SiLU behind it if `silu`.
+
+    x, result                   [batch, height, width, channels]
+    weight, bias                [channels, 1, 3, 3], [channels] or None; float32
+
+    Differentiable in every tensor.
+    """
+    return torch.ops.linescan.depthwise_conv(x, weight, bias, silu)

@@ -1,5 +1,5 @@
 """device, plan, check and bench as scripts use them. Run by CTest with the program's path in
-LINESCAN_PROGRAM."""
+LINESCAN_PROGRAM and the folder of the tests' own drivers in LINESCAN_TEST_DRIVERS."""
 
 import json
 import os
@@ -7,6 +7,8 @@ import subprocess
 import unittest
 
 PROGRAM = os.environ["LINESCAN_PROGRAM"]
+DRIVERS = os.environ["LINESCAN_TEST_DRIVERS"]
+KNOWN_GPUS = ["v100", "a100", "rtx3090", "rtx4090", "l4", "h100", "h200", "b200", "orin"]
 MEASURED = {"ms_median", "ms_p10", "ms_p90", "gb_per_s", "share_of_floor"}
 THROUGHPUT = {"images_per_s", "ms_median", "ms_p10", "ms_p90", "peak_mb"}
 
@@ -53,6 +55,62 @@ class MachineCommands(unittest.TestCase):
             self.assertEqual(forced["environment"]["LINESCAN_SIMD"], target)
         self.assert_refused(["device"], "LINESCAN_SIMD: unknown instruction set 'AVX9'",
                             LINESCAN_SIMD="AVX9")
+
+    def test_device_shows_the_gpus_of_the_driver_or_says_why_there_is_none(self):
+        two = self.document("device", LD_LIBRARY_PATH=f"{DRIVERS}/two_gpus")
+        self.assertEqual([gpu["name"] for gpu in two["gpus"]], ["Test GPU 0", "Test GPU 1"])
+        self.assertEqual([gpu["capability"] for gpu in two["gpus"]], ["9.0", "12.0"])
+        self.assertEqual(two["gpus"][0]["shared_per_block"], 232448)
+        self.assertEqual(two["why_no_gpu"], "")
+        for gpu in two["gpus"]:
+            self.assertEqual(gpu["code_runs"], "code of" in gpu["code"])
+        text = run("device", LD_LIBRARY_PATH=f"{DRIVERS}/two_gpus").stdout
+        self.assertIn("cuda:1        Test GPU 1\n", text)
+        self.assertLessEqual(max(map(len, text.splitlines())), 80)
+        for driver, why in [("broken", "cuInit says CUDA_ERROR_UNKNOWN (999)"),
+                            ("old", "has no cuDeviceGetAttribute"),
+                            ("no_device", "finds no GPU")]:
+            none = self.document("device", LD_LIBRARY_PATH=f"{DRIVERS}/{driver}")
+            self.assertEqual(none["gpus"], [])
+            self.assertIn(why, none["why_no_gpu"])
+
+    def test_plan_for_gpus_that_need_not_be_here(self):
+        shape = "batch=128,channels=96,height=56,width=56,states=1,rank=6,routes=cross"
+        document = self.document("plan", "ss2d", "--shape", shape, "--dtype", "bfloat16",
+                                 "--device", "h100")
+        self.assertEqual(document["device"]["name"], "h100")
+        ahead = document["forward"]
+        self.assertEqual(ahead["exponentials"], 3 * 128 * 96 * 56 * 56 * 4)
+        # 132 SMs x 16 a clock x 1.98 GHz
+        self.assertAlmostEqual(ahead["exponential_ms"], ahead["exponentials"] / 4.1818e9, places=3)
+        self.assertAlmostEqual(ahead["memory_ms"], ahead["bytes"] / 3.35e9, places=3)
+        self.assertEqual(ahead["floor_ms"], max(ahead["exponential_ms"], ahead["memory_ms"]))
+        self.assertLessEqual(ahead["shared_bytes"], ahead["shared_limit"])
+        self.assertEqual(ahead["shared_limit"], 232448)
+        self.assertGreaterEqual(ahead["blocks_per_multiprocessor"], 1)
+
+        # More states than peers' fixed limit, on every known device.
+        shape = "batch=8,channels=1024,groups=1,length=2048,states=512"
+        for device in KNOWN_GPUS:
+            document = self.document("plan", "selective_scan", "--shape", shape, "--device", device)
+            for direction in ("forward", "backward"):
+                plan = document[direction]
+                self.assertLessEqual(plan["shared_bytes"], plan["shared_limit"], device)
+                self.assertGreaterEqual(plan["blocks_per_multiprocessor"], 1, device)
+            text = run("plan", "selective_scan", "--shape", shape, "--device", device).stdout
+            self.assertLessEqual(max(map(len, text.splitlines())), 80, device)
+            self.assertIn("floor", text)
+            self.assertIn("code: ", text)
+        v100 = self.document("plan", "selective_scan", "--device", "v100")["device"]
+        self.assertFalse(v100["code_runs"])
+        # The machine's own, by number.
+        own = self.document("plan", "ss2d", "--device", "cuda:1",
+                            LD_LIBRARY_PATH=f"{DRIVERS}/two_gpus")
+        self.assertEqual(own["device"]["name"], "Test GPU 1")
+        self.assert_refused(["plan", "ss2d", "--device", "cuda:2"], "expected cuda:0 to cuda:1",
+                            LD_LIBRARY_PATH=f"{DRIVERS}/two_gpus")
+        self.assert_refused(["plan", "ss2d", "--device", "cuda"], "the NVIDIA driver finds no GPU",
+                            LD_LIBRARY_PATH=f"{DRIVERS}/no_device")
 
     def test_plan_prints_what_the_operator_would_do(self):
         shape = "batch=8,channels=384,groups=1,length=3136,states=16"
@@ -103,16 +161,18 @@ class MachineCommands(unittest.TestCase):
             (["plan", "selective_scan", "--shape", "groups=7"], "7 groups, which do not divide"),
             (["plan", "selective_scan", "--layout", "sideways"], "expected length or channels"),
             (["plan", "selective_scan", "--threads", "0"], "--threads is 0"),
+            (["plan", "selective_scan", "--device", "h1oo"], "did you mean 'h100'?"),
+            (["plan", "ss2d", "--device", "h100", "--dtype", "float64"], "on the CPU alone"),
             (["bench", "op", "ss2d", "--shape", "batch=0"], "nothing to time"),
             (["bench", "op", "ss2d", "--seconds", "nan"], "--seconds is nan"),
             (["bench", "network", "vmamba_fasion"], "did you mean 'vmamba_fashion'?"),
-            (["bench", "network", "vmamba_fashion", "--device", "cuda"], "code for cpu alone"),
-            (["bench", "network", "vmamba_fashion", "--precision", "fp8"], "--precision is fp8"),
+            (["bench", "network", "vmamba_fashion", "--device", "cuda"], "device cuda: "),
+            (["bench", "network", "vmamba_fashion", "--precision", "fp8"], "precision 'fp8'"),
             (["bench", "network", "vmamba_fashion", "--batch", "0"], "--batch is 0"),
             (["bench"], "subcommand is required"),
             (["trian"], "linescan --help"),
         ]:
-            self.assert_refused(arguments, message)
+            self.assert_refused(arguments, message, LD_LIBRARY_PATH=f"{DRIVERS}/no_device")
 
 
 if __name__ == "__main__":

@@ -183,6 +183,31 @@ class TrainingCommands(unittest.TestCase):
                 self.assert_refused(self.tiny_train("refused", *options), *words)
                 self.assertFalse((self.folder / "refused").exists())
 
+    def test_training_in_bfloat16(self):
+        folder = self.folder / "half"
+        trained = run("train", "--data", self.data, *TINY, "--epochs", 2, "--precision", "bf16",
+                      "--run", folder)
+        self.assertEqual(trained.returncode, 0, trained.stderr)
+        state = json.loads((folder / "checkpoints/last/state.json").read_text())
+        self.assertEqual(state["compute"]["precision"], "bf16")
+        self.assertEqual(state["compute"]["device"], "cpu")
+        for precision in ("bf16", "fp32"):
+            result = run("eval", folder, "--precision", precision, "--json")
+            self.assertEqual(json.loads(result.stdout)["images"], 24, result.stderr)
+
+    def test_devices_and_precisions_that_are_not_there_are_refused(self):
+        train = ["train", "--data", self.data, *TINY, "--run", self.folder / "never"]
+        for commands in (train, ["eval", self.run_folder],
+                         ["classify", self.run_folder, self.folder]):
+            self.assert_refused(run(*commands, "--device", "gpu"), "device is 'gpu'", "cuda:N")
+            self.assert_refused(run(*commands, "--precision", "fp16"), "precision is fp16",
+                                "on the CPU")
+            self.assert_refused(run(*commands, "--precision", "half"), "unknown precision 'half'")
+            no_gpu = run(*commands, "--device", "cuda",
+                         env={**os.environ, "CUDA_VISIBLE_DEVICES": ""})
+            self.assert_refused(no_gpu, "device cuda")
+        self.assertFalse((self.folder / "never").exists())
+
     def test_bad_data_is_refused(self):
         for name in ("fashion-mnits", self.folder / "nowhere", self.folder):
             self.assert_refused(run("train", "--data", name, "--run", self.folder / "refused"), "data")
@@ -279,8 +304,8 @@ class TrainingCommands(unittest.TestCase):
             time.sleep(0.01)
         return process, folder
 
-    def stopped_run(self, name, number):
-        process, folder = self.start(name)
+    def stopped_run(self, name, number, *options):
+        process, folder = self.start(name, *options)
         time.sleep(0.5)
         process.send_signal(number)
         output, errors = process.communicate(timeout=60)
@@ -296,6 +321,17 @@ class TrainingCommands(unittest.TestCase):
             self.assertGreater(state["step"], 0)
             self.assertFalse((folder / "summary.json").exists())
             self.assertEqual(run("eval", folder, "--json").returncode, 0)
+
+    def test_a_run_goes_on_in_another_precision_and_says_so(self):
+        folder = self.stopped_run("half-and-whole", signal.SIGTERM, "--precision", "bf16")
+        process = subprocess.Popen(
+            [PROGRAM, "train", "--run", folder, "--resume", "--precision", "fp32"],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        time.sleep(1)
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 128 + signal.SIGTERM, errors)
+        self.assertIn("the run was made with bf16 on cpu, this is fp32 on cpu", errors)
 
     def test_a_killed_run_goes_on(self):
         for trial in range(6):

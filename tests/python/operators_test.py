@@ -269,7 +269,7 @@ def test_thread_count_does_not_change_results():
     before = torch.get_num_threads()
     for count in (1, 2, 3):
         torch.set_num_threads(count)
-        out = ops.ss2d_scan(planes[0], torch.ones(3, 81, 24), *planes[3:])
+        out, _ = ops.ss2d_scan(planes[0], torch.ones(3, 81, 24), *planes[3:])
         results.append([out, *torch.autograd.grad(out.sum(), (planes[0], *planes[3:7]))])
     torch.set_num_threads(before)
     for other in results[1:]:

@@ -12,6 +12,10 @@ LIBRARY = pathlib.Path(
     os.environ.get("LINESCAN_LIBRARY", ROOT / "build/release/lib/liblinescan_torch.so")
 )
 torch.ops.load_library(str(LIBRARY))
+CUDA_LIBRARY = LIBRARY.with_name("liblinescan_torch_cuda.so")
+HAS_CUDA = torch.cuda.is_available() and CUDA_LIBRARY.exists()
+if HAS_CUDA:
+    torch.ops.load_library(str(CUDA_LIBRARY))
 ops = torch.ops.linescan
 
 

@@ -59,6 +59,13 @@ struct Reference {
 // A few roundings of numbers near 1 a step.
 constexpr double kTolerance = 20 * 0x1p-23;
 
+at::Tensor one(double value) { return torch::full({1}, value); }
+
+// An update with plain gradients.
+void update(AdamW& optimizer, double lr) {
+  optimizer.step(torch::full({}, lr, at::kDouble), one(1), one(0));
+}
+
 double largest_difference(const at::Tensor& a, const at::Tensor& b) {
   return (a.detach().to(at::kDouble) - b).abs().max().item<double>();
 }
@@ -79,7 +86,7 @@ TEST(AdamW, FollowsItsFormula) {
       weight.step(module->weight.grad(), lr, settings);
       bias.step(module->bias.grad(), lr, settings);
       a_logs.step(module->a_logs.grad(), lr, settings);
-      optimizer.step(lr);
+      update(optimizer, lr);
     }
     EXPECT_LT(largest_difference(module->weight, weight.weight), kTolerance);
     EXPECT_LT(largest_difference(module->bias, bias.weight), kTolerance);
@@ -87,29 +94,41 @@ TEST(AdamW, FollowsItsFormula) {
   }
 }
 
-TEST(AdamW, ClipsTheGlobalNorm) {
-  Recipe settings = recipe();
-  settings.clip = 2;
+TEST(AdamW, GradientNormIsGlobal) {
   Small module;
-  AdamW optimizer(*module, settings);
+  AdamW optimizer(*module, recipe());
+  EXPECT_EQ(optimizer.gradient_norm().item<double>(), 0);
   module->weight.mutable_grad() = torch::full({3, 5}, 3.0);
   module->bias.mutable_grad() = torch::full({7}, 4.0);  // A_logs has none
-  const double norm = std::sqrt(15 * 9 + 7 * 16);
-  EXPECT_NEAR(optimizer.clip_gradients(), norm, 1e-5);
-  EXPECT_NEAR(module->weight.grad()[0][0].item<double>(), 3 * 2 / norm, 1e-6);
-  EXPECT_NEAR(optimizer.clip_gradients(), 2, 1e-5);
+  EXPECT_NEAR(optimizer.gradient_norm().item<double>(), std::sqrt(15 * 9 + 7 * 16), 1e-5);
   module->bias.mutable_grad() = torch::full({7}, std::nanf(""));
-  EXPECT_TRUE(std::isnan(optimizer.clip_gradients()));
+  EXPECT_TRUE(std::isnan(optimizer.gradient_norm().item<double>()));
 }
 
-TEST(AdamW, SmallGradientsStayAsTheyAre) {
-  Recipe settings = recipe();
-  settings.clip = 100;
-  Small module;
-  AdamW optimizer(*module, settings);
-  module->weight.mutable_grad() = torch::full({3, 5}, 3.0);
-  optimizer.clip_gradients();
-  EXPECT_TRUE(torch::equal(module->weight.grad(), torch::full({3, 5}, 3.0)));
+TEST(AdamW, DividesGradientsAndSkipsUpdates) {
+  torch::manual_seed(4);
+  Small divided, plain;
+  AdamW optimizer(*divided, recipe()), other(*plain, recipe());
+  {
+    const torch::NoGradGuard no_grad;
+    for (std::size_t i = 0; i < plain->parameters().size(); ++i)
+      plain->parameters()[i].copy_(divided->parameters()[i]);
+  }
+  const auto give = [](Small& module, double factor) {
+    for (at::Tensor parameter : module->parameters())
+      parameter.mutable_grad() = torch::full_like(parameter, 0.25 * factor);
+  };
+  const at::Tensor lr = torch::full({}, 0.1, at::kDouble);
+  give(divided, 1);
+  optimizer.step(lr, one(1), one(1));  // as if it had never been
+  give(divided, 8);
+  optimizer.step(lr, one(8), one(0));
+  give(plain, 1);
+  other.step(lr, one(1), one(0));
+  const NamedTensors got = optimizer.state(), expected = other.state();
+  for (std::size_t i = 0; i < got.size(); ++i)
+    EXPECT_TRUE(torch::equal(got[i].second, expected[i].second)) << got[i].first;
+  EXPECT_TRUE(torch::equal(divided->weight, plain->weight));
 }
 
 TEST(AdamW, ParametersWithoutGradientStay) {
@@ -117,7 +136,7 @@ TEST(AdamW, ParametersWithoutGradientStay) {
   AdamW optimizer(*module, recipe());
   const at::Tensor before = module->weight.detach().clone();
   module->bias.mutable_grad() = torch::ones({7});
-  optimizer.step(0.1);
+  update(optimizer, 0.1);
   EXPECT_TRUE(torch::equal(module->weight.detach(), before));
   optimizer.clear_gradients();
   EXPECT_FALSE(module->bias.grad().defined());
@@ -126,20 +145,20 @@ TEST(AdamW, ParametersWithoutGradientStay) {
 TEST(AdamW, StateIsItsMemory) {
   torch::manual_seed(2);
   Small first, second;
-  AdamW one(*first, recipe()), two(*second, recipe());
+  AdamW optimizer(*first, recipe()), other(*second, recipe());
   const auto give_gradients = [](Small& module, int seed) {
     torch::manual_seed(seed);
     for (at::Tensor parameter : module->parameters())
       parameter.mutable_grad() = torch::randn_like(parameter);
   };
   give_gradients(first, 5);
-  one.step(0.1);
+  update(optimizer, 0.1);
   {
     const torch::NoGradGuard no_grad;
     for (std::size_t i = 0; i < first->parameters().size(); ++i)
       second->parameters()[i].copy_(first->parameters()[i]);
   }
-  const NamedTensors from = one.state(), to = two.state();
+  const NamedTensors from = optimizer.state(), to = other.state();
   ASSERT_EQ(from.size(), 7u);  // m and v of three parameters, updates
   for (std::size_t i = 0; i < from.size(); ++i) {
     ASSERT_EQ(from[i].first, to[i].first);
@@ -147,8 +166,8 @@ TEST(AdamW, StateIsItsMemory) {
   }
   give_gradients(first, 6);
   give_gradients(second, 6);
-  one.step(0.1);
-  two.step(0.1);
+  update(optimizer, 0.1);
+  update(other, 0.1);
   for (std::size_t i = 0; i < first->parameters().size(); ++i)
     EXPECT_TRUE(torch::equal(first->parameters()[i], second->parameters()[i]));
 }

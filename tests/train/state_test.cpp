@@ -23,6 +23,11 @@ TrainingState sample() {
   state.rng = {0, 1, 127, 128, 255};
   state.threads = 2;
   state.instruction_set = "AVX3";
+  state.device = "NVIDIA H200";
+  state.precision = "fp16";
+  state.device_rng = {7, 255};
+  state.loss_scale = 65536;
+  state.loss_scale_steps = 12;
   state.version = "1.2.3";
   return state;
 }
@@ -36,11 +41,23 @@ TEST(State, SurvivesJsonText) {
   EXPECT_EQ(read.seconds, sample().seconds);
   EXPECT_EQ(read.interval.loss, sample().interval.loss);
   EXPECT_TRUE(read.use_average);
+  EXPECT_EQ(read.device_rng, sample().device_rng);
+  EXPECT_EQ(read.loss_scale, sample().loss_scale);
+}
+
+TEST(State, FilesFromBeforeDevicesAreOfTheCpu) {
+  nlohmann::json old = to_json(sample());
+  old.erase("compute");
+  const TrainingState read = state_from_json(old, "test");
+  EXPECT_EQ(read.device, "cpu");
+  EXPECT_EQ(read.precision, "fp32");
+  EXPECT_TRUE(read.device_rng.empty());
 }
 
 TEST(State, RefusesWhatIsMissingOrOfAnotherType) {
   const nlohmann::json good = to_json(sample());
   for (const auto& item : good.items()) {
+    if (item.key() == "compute") continue;
     nlohmann::json without = good;
     without.erase(item.key());
     EXPECT_THROW(state_from_json(without, "test"), InvalidArgument) << item.key();

@@ -14,6 +14,10 @@ at::Tensor add_branch(const at::Tensor& residual, at::Tensor branch, double rate
   sizes[0] = branch.size(0);
   at::Tensor scale = at::empty(sizes, residual.options());
   scale.bernoulli_(1 - rate);
+  // In a half type 1 / (1 - rate) would be rounded before it is used; as a number it is not.
+  if (residual.is_cuda())
+    return at::addcmul(residual, branch.to(residual.scalar_type()), scale,
+                       rate < 1 ? 1 / (1 - rate) : 0);
   if (rate < 1) scale.div_(1 - rate);
   return at::addcmul(residual, branch.to(residual.scalar_type()), scale);
 }

@@ -30,6 +30,14 @@ at::Tensor MlpImpl::forward(const at::Tensor& x) {
   return at::dropout(project(hidden(x), fc2_->weight, fc2_->bias), options_.drop, is_training());
 }
 
+Branch MlpImpl::forward_normed(const at::Tensor& x, Norm& norm) {
+  if (options_.gated || (options_.drop > 0 && is_training())) return {forward(norm->forward(x)), x};
+  const auto [hidden, residual] = norm->forward_projected(x, fc1_->weight, fc1_->bias);
+  if (at::GradMode::is_enabled())
+    return {activated_projection(hidden, options_.activation, fc2_->weight, fc2_->bias), residual};
+  return {project(activate(hidden, options_.activation), fc2_->weight, fc2_->bias), residual};
+}
+
 at::Tensor MlpImpl::add_to(const at::Tensor& residual, const at::Tensor& x) {
   if (options_.drop > 0 && is_training()) return residual + forward(x);
   return add_projection(residual, hidden(x), fc2_->weight, fc2_->bias);

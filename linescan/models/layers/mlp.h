@@ -4,6 +4,7 @@
 #include <torch/torch.h>
 
 #include "linescan/models/layers/activation.h"
+#include "linescan/models/layers/norm.h"
 
 namespace linescan {
 
@@ -24,6 +25,8 @@ class MlpImpl : public torch::nn::Module {
   at::Tensor forward(const at::Tensor& x);
   // residual + forward(x), a pass cheaper.
   at::Tensor add_to(const at::Tensor& residual, const at::Tensor& x);
+  // forward(norm(x)), keeping x and the product with fc1 alone for the backward pass.
+  Branch forward_normed(const at::Tensor& x, Norm& norm);
 
  private:
   at::Tensor hidden(const at::Tensor& x);  // everything before fc2

@@ -1,5 +1,6 @@
 #include "linescan/models/layers/norm.h"
 
+#include "linescan/binding/layer_norm.h"
 #include "linescan/models/layers/choice.h"
 #include "linescan/models/layers/dense.h"
 
@@ -27,6 +28,8 @@ NormImpl::NormImpl(NormKind kind, int64_t channels) : kind_(kind) {
 }
 
 at::Tensor NormImpl::forward(const at::Tensor& x) {
+  if (kind_ == NormKind::kLayer && x.is_cuda())
+    return layer_norm(x, weight_, bias_, kNormEpsilon, autocast_type(x)).out;
   if (kind_ == NormKind::kLayer)
     return at::layer_norm(x, {weight_.size(0)}, weight_, bias_, kNormEpsilon);
   if (is_training()) batches_.add_(1);
@@ -34,6 +37,11 @@ at::Tensor NormImpl::forward(const at::Tensor& x) {
                                       running_var_, is_training(), kMomentum, kNormEpsilon,
                                       at::globalContext().userEnabledCuDNN()))
       .contiguous();
+}
+
+NormedProjection NormImpl::forward_projected(const at::Tensor& x, const at::Tensor& weight,
+                                             const at::Tensor& bias) {
+  return normed_projection(x, weight_, bias_, kNormEpsilon, weight, bias);
 }
 
 }  // namespace linescan

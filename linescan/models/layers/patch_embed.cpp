@@ -4,6 +4,7 @@
 #include "linescan/models/layers/activation.h"
 #include "linescan/models/layers/choice.h"
 #include "linescan/models/layers/dense.h"
+#include "linescan/models/layers/recomputed.h"
 
 namespace linescan {
 namespace {
@@ -49,7 +50,12 @@ PatchEmbedImpl::PatchEmbedImpl(const PatchEmbedOptions& options) {
 }
 
 at::Tensor PatchEmbedImpl::forward(const at::Tensor& x) {
-  at::Tensor grid = convolve(first_, channels_last(x).contiguous());
+  // The convolution would cast the images under autocast; together with the transposition that is
+  // one pass.
+  const at::Tensor images = x.is_cuda() ? x.to(autocast_type(x), /*non_blocking=*/false,
+                                               /*copy=*/false, at::MemoryFormat::ChannelsLast)
+                                        : x;
+  at::Tensor grid = convolve(first_, channels_last(images).contiguous());
   if (first_norm_) grid = first_norm_->forward(grid);
   if (!second_) return grid;
   grid = convolve(second_, activate(grid, Activation::kGelu));

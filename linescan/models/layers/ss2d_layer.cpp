@@ -2,6 +2,7 @@
 
 #include <ATen/core/LegacyTypeDispatch.h>
 
+#include "linescan/binding/depthwise_conv.h"
 #include "linescan/binding/ss2d.h"
 #include "linescan/models/layers/dense.h"
 #include "linescan/ops/ss2d/route.h"
@@ -39,6 +40,15 @@ torch::nn::Conv2d depthwise(int64_t channels, int64_t kernel, bool bias) {
 
 bool is_half(const at::Tensor& x) {
   return x.scalar_type() == at::kHalf || x.scalar_type() == at::kBFloat16;
+}
+
+// A depthwise convolution, with SiLU behind it if `silu`. On a GPU the 3x3 kernel, which all published
+// networks have, is ours.
+at::Tensor convolve_depthwise(torch::nn::Conv2d& convolution, const at::Tensor& x, bool silu) {
+  if (x.is_cuda() && convolution->weight.size(2) == 3)
+    return depthwise_conv(x, convolution->weight, convolution->bias, silu);
+  const at::Tensor y = convolve(convolution, x);
+  return silu ? activate(y, Activation::kSilu) : y;
 }
 
 at::Tensor plain_layer_norm(const at::Tensor& x) {
@@ -91,7 +101,9 @@ at::Tensor Ss2dLayerImpl::scan_routes(const at::Tensor& u, at::IntArrayRef route
                                       int64_t first_group) {
   const auto& [x_weight, dt_weight, dt_bias, A_log, D] = scan_parameters_;
   const int64_t groups = static_cast<int64_t>(routes.size()), inner = options_.inner;
-  const auto out_dtype = is_half(u) ? std::make_optional(at::kFloat) : std::nullopt;
+  // The scan sums in float32 either way. On a GPU the result is rounded before it is stored: half the
+  // traffic, and half of what is kept for the norm's backward pass.
+  const auto out_dtype = is_half(u) && !u.is_cuda() ? std::make_optional(at::kFloat) : std::nullopt;
   const auto run = [&] {
     if (groups == kRouteGroups)
       return ss2d(channels_second(u), x_weight, {}, dt_weight, dt_bias, A_log, D, routes,
@@ -135,9 +147,17 @@ at::Tensor Ss2dLayerImpl::normalise(const at::Tensor& y) {
       return activate(y, Activation::kSigmoid);
     default: {
       const at::Tensor normed = out_norm_ ? out_norm_->forward(y) : y;
-      return out_convolution_ ? convolve(out_convolution_, normed) : normed;
+      return out_convolution_ ? convolve_depthwise(out_convolution_, normed, /*silu=*/false)
+                              : normed;
     }
   }
+}
+
+at::Tensor Ss2dLayerImpl::convolved(const at::Tensor& u) {
+  if (!convolution_) return activate(u, options_.activation);
+  const bool silu = options_.activation == Activation::kSilu;
+  const at::Tensor y = convolve_depthwise(convolution_, u, silu);
+  return silu ? y : activate(y, options_.activation);
 }
 
 at::Tensor Ss2dLayerImpl::mix(const at::Tensor& x) {
@@ -145,9 +165,7 @@ at::Tensor Ss2dLayerImpl::mix(const at::Tensor& x) {
   const bool gated = options_.type.gate != Gate::kNone;
   // With a gate: two products on halves of the weight give two dense results without a copy.
   at::Tensor u = project(x, gated ? weight.narrow(0, 0, options_.inner) : weight, {});
-  if (convolution_) u = convolve(convolution_, u);
-  u = activate(u, options_.activation);
-
+  u = convolved(u);
   at::Tensor y = normalise(scan(u)).to(u.scalar_type());
   if (options_.type.out_gelu) y = activate(y, Activation::kGelu);
   if (!gated) return y;
@@ -158,6 +176,21 @@ at::Tensor Ss2dLayerImpl::mix(const at::Tensor& x) {
 
 at::Tensor Ss2dLayerImpl::forward(const at::Tensor& x) {
   return at::dropout(project(mix(x), out_proj_->weight, {}), options_.drop, is_training());
+}
+
+Branch Ss2dLayerImpl::forward_normed(const at::Tensor& x, Norm& norm) {
+  if (options_.type.gate != Gate::kNone) return {forward(norm->forward(x)), x};
+  const auto [product, residual] = norm->forward_projected(x, in_proj_->weight, {});
+  const at::Tensor u = convolved(product), y = scan(u);
+  at::Tensor value;
+  if (options_.type.out_norm == OutNorm::kLayerNorm && !options_.type.out_gelu) {
+    value = out_norm_->forward_projected(y, out_proj_->weight, {}).result;
+  } else {
+    const at::Tensor normed = normalise(y).to(u.scalar_type());
+    value = project(options_.type.out_gelu ? activate(normed, Activation::kGelu) : normed,
+                    out_proj_->weight, {});
+  }
+  return {at::dropout(value, options_.drop, is_training()), residual};
 }
 
 at::Tensor Ss2dLayerImpl::add_to(const at::Tensor& residual, const at::Tensor& x) {

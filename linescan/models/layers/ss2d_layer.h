@@ -42,11 +42,14 @@ class Ss2dLayerImpl : public torch::nn::Module {
   at::Tensor forward(const at::Tensor& x);
   // residual + forward(x), a pass cheaper.
   at::Tensor add_to(const at::Tensor& residual, const at::Tensor& x);
+  // forward(norm(x)), keeping less for the backward pass where there is no gate.
+  Branch forward_normed(const at::Tensor& x, Norm& norm);
 
  private:
-  at::Tensor mix(const at::Tensor& x);      // everything before out_proj
-  at::Tensor scan(const at::Tensor& u);     // u, result [batch, height, width, inner]
-  at::Tensor cascade(const at::Tensor& u);  // rows, then columns
+  at::Tensor mix(const at::Tensor& x);        // everything before out_proj
+  at::Tensor convolved(const at::Tensor& u);  // convolution and activation
+  at::Tensor scan(const at::Tensor& u);       // u, result [batch, height, width, inner]
+  at::Tensor cascade(const at::Tensor& u);    // rows, then columns
   at::Tensor normalise(const at::Tensor& y);
   // ss2d over `routes` with the weight groups that start at `first_group`.
   at::Tensor scan_routes(const at::Tensor& u, at::IntArrayRef routes, int64_t first_group);

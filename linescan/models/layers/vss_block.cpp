@@ -20,6 +20,10 @@ template <typename Layer>
 at::Tensor VssBlockImpl::add_layer(const at::Tensor& x, Norm& norm, Layer& layer) {
   if (options_.post_norm)
     return add_branch(x, norm->forward(layer->forward(x)), options_.drop_path, is_training());
+  if (x.is_cuda() && norm->is_layer_norm()) {
+    const Branch branch = layer->forward_normed(x, norm);
+    return add_branch(branch.residual, branch.value, options_.drop_path, is_training());
+  }
   const at::Tensor normed = norm->forward(x);
   if (options_.drop_path > 0 && is_training())
     return add_branch(x, layer->forward(normed), options_.drop_path, /*training=*/true);

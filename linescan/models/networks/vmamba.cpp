@@ -115,6 +115,8 @@ at::Tensor VMambaImpl::run(const at::Tensor& x, const PartObserver& observe,
     if (embedding.size(2) != grid.size(1) || embedding.size(3) != grid.size(2))
       embedding = at::upsample_bicubic2d(embedding, {grid.size(1), grid.size(2)},
                                          /*align_corners=*/false);
+    // A float32 sum would make the whole way through the blocks float32.
+    if (grid.is_cuda()) embedding = embedding.to(grid.scalar_type());
     grid = grid + channels_last(embedding);
   }
   if (observe) observe("patch_embed", grid);

@@ -1,0 +1,57 @@
+// GpuRuntime on LibTorch's CUDA half; registered when the plugin is loaded.
+
+#include "linescan/binding/gpu_runtime.h"
+
+#include <ATen/cuda/CUDAEvent.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAFunctions.h>
+
+#include "linescan/binding/cuda/graph.h"
+
+namespace linescan {
+namespace {
+
+namespace allocator = c10::cuda::CUDACachingAllocator;
+
+class CudaRuntime : public GpuRuntime {
+ public:
+  void synchronize(c10::Device device) override {
+    const c10::cuda::CUDAGuard guard(device);
+    c10::cuda::device_synchronize();
+  }
+
+  int64_t peak_memory(c10::Device device) override {
+    constexpr auto kAll = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+    return allocator::getDeviceStats(device.index()).allocated_bytes[kAll].peak;
+  }
+  void reset_peak_memory(c10::Device device) override { allocator::resetPeakStats(device.index()); }
+  void release_unused_memory() override { allocator::emptyCache(); }
+
+  std::unique_ptr<RecordedWork> record(const std::function<void()>& work) override {
+    return DeviceGraph::capture(work);
+  }
+
+  std::vector<double> time(int count, const std::function<void()>& work,
+                           const std::function<void()>& before) override {
+    std::vector<at::cuda::CUDAEvent> starts, ends;
+    for (int i = 0; i < count; ++i) {
+      if (before) before();
+      starts.emplace_back(cudaEventDefault).record();
+      work();
+      ends.emplace_back(cudaEventDefault).record();
+    }
+    ends.back().synchronize();
+    std::vector<double> seconds;
+    for (int i = 0; i < count; ++i) seconds.push_back(starts[i].elapsed_time(ends[i]) * 1e-3);
+    return seconds;
+  }
+};
+
+const bool kRegistered = [] {
+  static CudaRuntime runtime;
+  register_gpu_runtime(&runtime);
+  return true;
+}();
+
+}  // namespace
+}  // namespace linescan

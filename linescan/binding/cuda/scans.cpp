@@ -1,0 +1,59 @@
+// GpuScans on the CUDA kernels; registered when the plugin is loaded.
+
+#include <c10/cuda/CUDAGuard.h>
+
+#include "linescan/binding/cuda/gpu_tensors.h"
+#include "linescan/binding/gpu_scans.h"
+
+namespace linescan {
+namespace {
+
+// Calls run(plan, workspace, stream) for a pass of a problem.
+template <class Problem, class Run>
+void with_plan(const Problem& problem, Pass pass, const at::Tensor& on, const Run& run) {
+  check_gpu(problem);
+  const c10::cuda::CUDAGuard guard(on.device());
+  const auto plan = linescan::plan(size_of(problem), pass, gpu_of(on));
+  const at::Tensor workspace = gpu_workspace(on, plan.workspace_bytes);
+  run(plan, bytes_of(workspace), current_stream(on));
+}
+
+class CudaScans : public GpuScans {
+ public:
+  void forward(const SelectiveScanProblem& problem, const at::Tensor& on) override {
+    run_forward(problem, on);
+  }
+  void backward(const SelectiveScanProblem& problem, const SelectiveScanGradients& gradients,
+                const at::Tensor& on) override {
+    run_backward(problem, gradients, on);
+  }
+  void forward(const Ss2dProblem& problem, const at::Tensor& on) override {
+    run_forward(problem, on);
+  }
+  void backward(const Ss2dProblem& problem, const Ss2dGradients& gradients,
+                const at::Tensor& on) override {
+    run_backward(problem, gradients, on);
+  }
+
+ private:
+  template <class Problem>
+  static void run_forward(const Problem& problem, const at::Tensor& on) {
+    with_plan(problem, Pass::kForward, on,
+              [&](const auto&... how) { linescan::forward(problem, how...); });
+  }
+  template <class Problem, class Gradients>
+  static void run_backward(const Problem& problem, const Gradients& gradients,
+                           const at::Tensor& on) {
+    with_plan(problem, Pass::kBackward, on,
+              [&](const auto&... how) { linescan::backward(problem, gradients, how...); });
+  }
+};
+
+const bool kRegistered = [] {
+  static CudaScans scans;
+  register_gpu_scans(&scans);
+  return true;
+}();
+
+}  // namespace
+}  // namespace linescan

@@ -1,0 +1,21 @@
+// --device and --precision, as every command that runs a network has them.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+
+#include "linescan/models/compute.h"
+
+namespace linescan::cli {
+
+struct ComputeOptions {
+  std::string device = "cpu", precision = "fp32";
+
+  // Throws as open_compute() does.
+  Compute open() const { return open_compute(device, precision); }
+};
+
+// `options` must live as long as the command.
+void add_compute_options(CLI::App& command, ComputeOptions& options);
+
+}  // namespace linescan::cli

@@ -1,0 +1,117 @@
+#include "linescan/train/training_step.h"
+
+#include <torch/torch.h>
+
+#include "linescan/base/error.h"
+
+namespace linescan {
+namespace {
+
+// Steps before recording: libraries choose their algorithms and allocate in these.
+constexpr int64_t kPlainSteps = 3;
+
+at::Tensor one_if(const at::Tensor& condition) { return condition.to(at::kFloat); }
+
+}  // namespace
+
+TrainingStep::TrainingStep(const Recipe& recipe, const Compute& compute, VMamba network,
+                           AdamW& optimizer, std::function<void(const std::string&)> message)
+    : recipe_(recipe),
+      compute_(compute),
+      network_(std::move(network)),
+      optimizer_(optimizer),
+      message_(std::move(message)),
+      may_record_(recipe.graph && compute.on_gpu()) {
+  const auto doubles = at::TensorOptions(at::kDouble).device(compute.device);
+  const auto floats = doubles.dtype(at::kFloat);
+  if (compute.precision == Precision::kFp16) scale_.emplace(compute.device);
+  lr_ = at::zeros({}, compute.on_gpu() ? floats : doubles);
+  totals_ = at::zeros({3}, doubles);
+  latest_ = at::zeros({2}, doubles);
+  failed_ = at::zeros({1}, floats);
+}
+
+void TrainingStep::load(const at::Tensor& images, const at::Tensor& labels) {
+  if (!images_.defined() || images_.sizes() != images.sizes()) {
+    images_ = at::empty_like(images, images.options().device(compute_.device).pinned_memory(false));
+    labels_ = at::empty_like(labels, labels.options().device(compute_.device).pinned_memory(false));
+  }
+  images_.copy_(images, /*non_blocking=*/true);
+  labels_.copy_(labels, /*non_blocking=*/true);
+}
+
+at::Tensor TrainingStep::propagate() {
+  optimizer_.clear_gradients();
+  at::Tensor logits;  // [batch, classes]
+  {
+    const ComputeScope scope(compute_);
+    logits = network_->forward(images_).to(at::kFloat);
+  }
+  const at::Tensor loss = at::cross_entropy_loss(logits, labels_, {}, at::Reduction::Mean,
+                                                 /*ignore_index=*/-100, recipe_.label_smoothing);
+  (scale_ ? loss * scale_->factor().squeeze() : loss).backward();
+  loss_ = loss.detach();
+  return logits.detach().argmax(1).eq(labels_).sum();
+}
+
+void TrainingStep::update(const at::Tensor& correct) {
+  const at::NoGradGuard no_grad;
+  at::Tensor norm = optimizer_.gradient_norm().reshape({1});
+  if (scale_) norm = norm / scale_->factor();
+  const at::Tensor overflow = one_if(at::isfinite(norm).logical_not());
+  at::Tensor failed = one_if(at::isfinite(loss_).logical_not()).reshape({1});
+  failed = at::maximum(failed, scale_ ? one_if(scale_->factor() < LossScale::kSmallest) : overflow);
+
+  const at::Tensor now = at::cat({loss_.reshape({1}), norm}).to(at::kDouble);
+  latest_.copy_(at::where(failed_ > 0, latest_, now));
+  failed_.copy_(at::maximum(failed_, failed));
+  const at::Tensor sums =
+      at::stack({at::ones({}, totals_.options()), loss_.to(at::kDouble), correct.to(at::kDouble)});
+  totals_.add_(at::where(failed_ > 0, at::zeros_like(totals_), sums));
+
+  at::Tensor divisor = at::ones_like(norm);  // of the gradients
+  if (recipe_.clip > 0) divisor = (norm / recipe_.clip).clamp_min(1);
+  if (scale_) divisor = divisor * scale_->factor();
+  optimizer_.step(lr_, divisor, at::maximum(failed_, overflow));
+  if (scale_) scale_->update(overflow);
+}
+
+void TrainingStep::compute_and_update() { update(propagate()); }
+
+void TrainingStep::record_or_run() {
+  if (graph_) return graph_->replay();
+  if (may_record_ && plain_steps_ >= kPlainSteps) {
+    try {
+      graph_ = gpu_runtime().record([this] { compute_and_update(); });
+      return graph_->replay();
+    } catch (const DeviceError& error) {
+      may_record_ = false;
+      if (message_)
+        message_(std::string("warning: the training step runs without a CUDA graph: ") +
+                 error.what());
+    }
+  }
+  compute_and_update();
+  ++plain_steps_;
+}
+
+void TrainingStep::run(const at::Tensor& images, const at::Tensor& labels, double lr) {
+  load(images, labels);
+  lr_.fill_(lr);
+  record_or_run();
+}
+
+void TrainingStep::repeat(const at::Tensor& images, const at::Tensor& labels) {
+  load(images, labels);
+  propagate();
+}
+
+TrainingStep::Reading TrainingStep::read() {
+  const at::Tensor all = at::cat({totals_, latest_}).cpu();
+  const double* values = all.const_data_ptr<double>();
+  totals_.zero_();
+  return {static_cast<int64_t>(values[0]), values[1], static_cast<int64_t>(values[2]), values[3],
+          values[4]};
+}
+
+}  // namespace linescan

@@ -1,0 +1,118 @@
+// Training on the GPU: recorded and plain steps, checkpoints that go from device to device, a bad
+// step. Skipped where there is no GPU or this build has no code for it. In a process of their own, as
+// CTest runs them (compute.h).
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "linescan/base/error.h"
+#include "linescan/train/checkpoint.h"
+#include "linescan/train/checkpoint_folder.h"
+#include "linescan/train/evaluate.h"
+#include "linescan/train/session.h"
+#include "tests/train/tiny_run.h"
+
+namespace linescan {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::read_text;
+using testing::TemporaryFolder;
+
+class GpuTraining : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    try {
+      open_compute("cuda");
+    } catch (const Unsupported& error) {
+      GTEST_SKIP() << error.what();
+    }
+  }
+
+  Assignments options(std::initializer_list<std::pair<std::string, std::string>> more) const {
+    Assignments all = testing::tiny_options(testing::write_tiny_data(folder_.path()));
+    all.insert(all.end(), {{"device", "cuda"}, {"drop_path", "0"}, {"flip", "false"}});
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  }
+  fs::path run_folder(const char* name) const { return folder_.path() / name; }
+
+  // Messages of a run.
+  std::string train(const Assignments& options, const char* name) {
+    std::string said;
+    TrainingHooks hooks;
+    hooks.message = [&](const std::string& text) { said += text + '\n'; };
+    result_ = run_session({options, run_folder(name), false}, hooks);
+    return said;
+  }
+
+  TemporaryFolder folder_;
+  SessionResult result_;
+};
+
+TEST_F(GpuTraining, LearnsTheTinyDataInEveryPrecision) {
+  for (const char* precision : {"fp32", "tf32", "bf16", "fp16"}) {
+    const std::string said =
+        train(options({{"epochs", "12"}, {"precision", precision}}), precision);
+    EXPECT_EQ(said.find("without a CUDA graph"), std::string::npos) << said;
+    EXPECT_GT(result_.test_top1, 0.9) << precision;
+    const auto state =
+        nlohmann::json::parse(read_text(run_folder(precision) / "checkpoints/last/state.json"));
+    EXPECT_EQ(state["compute"]["precision"], precision);
+    EXPECT_FALSE(state["compute"]["rng"].get<std::string>().empty());
+    EXPECT_EQ(state["compute"]["loss_scale"].get<double>() > 0, std::string(precision) == "fp16");
+  }
+}
+
+TEST_F(GpuTraining, RecordedStepsTrainLikePlainOnes) {
+  train(options({{"epochs", "3"}}), "recorded");
+  const double recorded = result_.test_top1;
+  train(options({{"epochs", "3"}, {"graph", "false"}}), "plain");
+  EXPECT_NEAR(recorded, result_.test_top1, 0.1);
+}
+
+TEST_F(GpuTraining, ACheckpointIsUsedOnBothDevices) {
+  train(options({{"epochs", "12"}}), "run");
+  const Dataset data = load_dataset((folder_.path() / "tiny").string());
+  double top1[2];
+  int i = 0;
+  for (const char* device : {"cpu", "cuda"}) {
+    const Compute compute = open_compute(device);
+    TrainedModel model = load_trained(find_checkpoint(run_folder("run"), "best"), compute.device);
+    top1[i++] = evaluate(model.network, data.test, BatchAssembler(model.normalisation),
+                         {.batch = 8, .compute = compute})
+                    ->top1;
+  }
+  EXPECT_NEAR(top1[0], top1[1], 0.05);
+}
+
+TEST_F(GpuTraining, ARunGoesOnOnTheOtherDevice) {
+  std::atomic<int> signal{0};
+  std::string said;
+  TrainingHooks hooks;
+  hooks.stop_signal = &signal;
+  hooks.progress = [&](const ProgressFacts& facts) {
+    if (facts.step == 7) signal = 15;
+  };
+  hooks.message = [&](const std::string& text) { said += text + '\n'; };
+  const fs::path run = run_folder("moving");
+  ASSERT_EQ(run_session({options({}), run, false}, hooks).end, SessionEnd::kStopped);
+  signal = 0;
+  hooks.progress = {};
+  ASSERT_EQ(run_session({{{"device", "cpu"}}, run, true}, hooks).end, SessionEnd::kFinished);
+  EXPECT_NE(said.find("this is fp32 on cpu"), std::string::npos) << said;
+}
+
+TEST_F(GpuTraining, ABadStepIsNamedThoughItIsReadLater) {
+  try {
+    train(options({{"lr", "1e30"}, {"clip", "0"}, {"warmup", "0"}}), "bad");
+    FAIL() << "expected NotFinite";
+  } catch (const NotFinite& error) {
+    EXPECT_NE(std::string(error.what()).find("train: step "), std::string::npos);
+    EXPECT_NE(std::string(error.what()).find("last good checkpoint"), std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace linescan

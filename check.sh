@@ -2,9 +2,11 @@
 # The one command that says whether the tree is in order: formatting, layers, builds, all tests,
 # examples, fuzzers, a short training. From a clean clone it first installs what it needs.
 #
-#   ./check.sh [--long]
+#   ./check.sh [--long] [--gpu]
 #
 #   --long   also train for 2 and 4 minutes and demand 88 % and 90 % on the Fashion-MNIST test images
+#   --gpu    also build with CUDA kernels, run all tests with the GPU of this machine, and the kernels'
+#            own under compute-sanitizer; fails without a GPU
 #
 # Every step's output is in build/logs/. The last line counts tests (a step without tests is one);
 # the exit status is 1 if anything failed. Where Python cannot import torch its tests are skipped,
@@ -14,10 +16,11 @@ cd "$(dirname "$0")"
 . tools/steps.sh
 . tools/setup.sh
 
-long=
+long= gpu=
 while (($#)); do
   case $1 in
     --long) long=yes; shift ;;
+    --gpu) gpu=yes; shift ;;
     -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"; exit ;;
     *) fail "unknown option '$1' (see --help)" ;;
   esac
@@ -77,7 +80,7 @@ our_scripts() {
 }
 
 check_formatting() {
-  find linescan tests bench examples tools -name '*.h' -o -name '*.cpp' | sort |
+  find linescan tests bench examples tools -regex '.*\.\(h\|cpp\|cu\|cuh\)' | sort |
     xargs clang-format-14 --dry-run -Werror
 }
 
@@ -111,13 +114,29 @@ build_outside() {
   "$install_prefix/bin/linescan" --version
 }
 
+# python_tests PRESET: against that build's library and program.
 python_tests() {
-  PYTHONPATH=python "$torch_python" -m pytest -q --junitxml=build/logs/python.xml \
+  LINESCAN_LIBRARY=$PWD/build/$1/lib/liblinescan_torch.so LINESCAN_PROGRAM=$PWD/build/$1/bin/linescan \
+    PYTHONPATH=python "$torch_python" -m pytest -q --junitxml="build/logs/python-$1.xml" \
     -o python_files='*_test.py' -o cache_dir=build/pytest tests/python
 }
 
+# The first ten cases of every table of tests: each tool slows a kernel down a hundredfold.
+sanitize() {
+  "$compute_sanitizer" --tool "$1" --error-exitcode 1 build/cuda/bin/ops_gpu_test \
+    --gtest_filter='*Gpu.*/?'
+}
+
 echo "Linescan check: logs in $step_logs/"
+if [[ -n $gpu ]]; then
+  obstacle=$(why_no_gpu)
+  [[ -z $obstacle ]] || fail "--gpu: $obstacle"
+fi
 set_up full
+if [[ -n $gpu ]]; then
+  set_up_nvcc
+  set_up_sanitizer
+fi
 mkdir -p "$step_logs"
 
 check "formatting" check_formatting
@@ -139,7 +158,8 @@ if ((step_status == 0)); then
     --parallel "$(nproc)" --no-tests=error --output-junit "$PWD/$step_logs/release.xml"
   check "installed package, project outside the tree" build_outside
   if "$torch_python" -c 'import torch, numpy, pytest' 2>/dev/null; then
-    check_tests "Python operator tests" "$step_logs/python.xml" python_tests
+    check_tests "Python operator tests" "$step_logs/python-release.xml" \
+      python_tests release
     check "Python example" env PYTHONPATH=python "$torch_python" examples/python_scan.py
   else
     skip "Python operator tests" "torch cannot be imported by $torch_python"
@@ -150,6 +170,21 @@ if ((step_status == 0)); then
   if [[ -n $long ]]; then
     check "accuracy after 2 minutes of training" tools/check_training --minutes 2 --at-least 0.88
     check "accuracy after 4 minutes of training" tools/check_training --minutes 4 --at-least 0.90
+  fi
+fi
+
+if [[ -n $gpu ]]; then
+  check "CUDA build" build cuda -DCMAKE_CUDA_COMPILER="$nvcc" -DLINESCAN_PYTHON="$torch_python" \
+    -DLibTorch_DIR="$torch_dir"
+  if ((step_status == 0)); then
+    check_tests "tests of the CUDA build" "$step_logs/cuda.xml" ctest --preset cuda --no-tests=error \
+      --output-junit "$PWD/$step_logs/cuda.xml"
+    check_tests "Python operator tests on the GPU" "$step_logs/python-cuda.xml" python_tests cuda
+    for tool in memcheck racecheck initcheck synccheck; do
+      check "compute-sanitizer $tool" sanitize "$tool"
+    done
+    check "training on the GPU" tools/check_training --program build/cuda/bin/linescan \
+      --device cuda --minutes 0.2 --at-least 0.4
   fi
 fi
 

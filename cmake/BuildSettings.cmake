@@ -21,7 +21,8 @@ endif()
 # Every target of ours links this; nothing of it reaches users of the installed package.
 add_library(linescan_settings INTERFACE)
 # -fPIC everywhere, programs too, so that one precompiled header of Torch serves them all.
-target_compile_options(linescan_settings INTERFACE -fPIC -Wall -Wextra -Wno-sign-compare)
+target_compile_options(linescan_settings INTERFACE
+  "$<$<COMPILE_LANGUAGE:CXX>:-fPIC;-Wall;-Wextra;-Wno-sign-compare>")
 if(LINESCAN_SANITIZE)
   target_compile_options(linescan_settings INTERFACE
     -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer -O1)

@@ -1,10 +1,11 @@
-# LibTorch out of a Python environment that holds the torch wheel, CPU half only.
+# LibTorch out of a Python environment that holds the torch wheel. Its CUDA half is a target of its
+# own, which nothing but the library of CUDA operators links: programs start without it.
 #
 # find_package(Torch) of the wheel wants a CUDA toolkit; a CPU program needs two libraries, so they
 # are imported by hand. Searched in order: LINESCAN_PYTHON, the active virtual environment, the
 # project's own .venv, python3 on the PATH. `import torch` need not work there.
 #
-# Defines: linescan::libtorch, LibTorch_FOUND, LibTorch_VERSION, LibTorch_DIR, LibTorch_PYTHON.
+# Defines: linescan::libtorch, linescan::libtorch_cuda where the environment has it, LibTorch_FOUND, LibTorch_VERSION, LibTorch_DIR, LibTorch_PYTHON.
 
 set(_candidates "${LINESCAN_PYTHON}" "$ENV{VIRTUAL_ENV}/bin/python"
     "${PROJECT_SOURCE_DIR}/.venv/bin/python" "python3")
@@ -57,5 +58,16 @@ if(LibTorch_FOUND AND NOT TARGET linescan::libtorch)
   foreach(_dir IN LISTS _nvidia)
     target_link_options(linescan::libtorch INTERFACE "LINKER:-rpath-link,${_dir}")
   endforeach()
+
+  # Besides libtorch_cuda, the environment must have its CUDA run-time. CUDA's headers are those of
+  # the toolkit that compiles.
+  find_file(LibTorch_CUDART libcudart.so.13 PATHS ${_nvidia} NO_DEFAULT_PATH)
+  if(EXISTS "${LibTorch_DIR}/lib/libtorch_cuda.so" AND LibTorch_CUDART)
+    add_library(linescan::libtorch_cuda INTERFACE IMPORTED)
+    # libtorch_cuda registers PyTorch's own kernels: it is needed even if no symbol of it is used.
+    target_link_libraries(linescan::libtorch_cuda INTERFACE linescan::libtorch
+      "-Wl,--push-state,--no-as-needed" "${LibTorch_DIR}/lib/libtorch_cuda.so"
+      "${LibTorch_DIR}/lib/libc10_cuda.so" "-Wl,--pop-state" "${LibTorch_CUDART}")
+  endif()
 endif()
-mark_as_advanced(LibTorch_DIR LibTorch_PYTHON LibTorch_FMT_INCLUDE)
+mark_as_advanced(LibTorch_DIR LibTorch_PYTHON LibTorch_FMT_INCLUDE LibTorch_CUDART)

@@ -3,8 +3,8 @@
 include(CMakePackageConfigHelpers)
 set(LINESCAN_INSTALL_CMAKE "${CMAKE_INSTALL_LIBDIR}/cmake/linescan")
 
-# A build without LibTorch has the first two layers only.
-foreach(_layer IN ITEMS core files torch models report train)
+# A build without LibTorch has the first layers only, one without CUDA no kernels for GPUs.
+foreach(_layer IN ITEMS core kernels files torch models report train)
   if(TARGET linescan_${_layer})
     set_target_properties(linescan_${_layer} PROPERTIES EXPORT_NAME ${_layer})
     target_compile_features(linescan_${_layer} INTERFACE cxx_std_20)
@@ -17,6 +17,13 @@ if(LINESCAN_TORCH)
   set_target_properties(linescan_torch linescan_program PROPERTIES
     INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR};${LibTorch_DIR}/lib")
   install(TARGETS linescan_program)
+  if(LINESCAN_CUDA)
+    # linescan_torch loads it from its own folder.
+    get_filename_component(_cuda_runtime "${LibTorch_CUDART}" DIRECTORY)
+    set_target_properties(linescan_torch_cuda PROPERTIES
+      INSTALL_RPATH "$ORIGIN;${LibTorch_DIR}/lib;${_cuda_runtime}")
+    install(TARGETS linescan_torch_cuda LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}")
+  endif()
   install(DIRECTORY python/linescan DESTINATION "${CMAKE_INSTALL_DATADIR}/linescan/python"
           FILES_MATCHING PATTERN "*.py")
 endif()

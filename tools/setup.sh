@@ -2,6 +2,7 @@
 # Installs what a machine lacks to build and run Linescan, and nothing that is already there.
 #
 #   tools/setup.sh slim    what the program needs: compiler, libraries, data set, LibTorch
+#   tools/setup.sh cuda    the same for a machine with an NVIDIA GPU: besides, CUDA's libraries and nvcc 13
 #   tools/setup.sh full    besides, what check.sh needs: test tools and a torch that Python can import
 #
 # Debian packages come through apt-get (as root or with sudo). LibTorch comes from the PyTorch wheel
@@ -11,17 +12,24 @@
 torch_release=2.11.0
 # libtorch_cpu of that wheel loads these two of NVIDIA's libraries even where there is no GPU.
 slim_wheels=("torch==$torch_release" nvidia-cuda-runtime==13.0.96 nvidia-cuda-cupti==13.0.85)
+cuda_wheels=("torch==$torch_release")
 full_wheels=("torch==$torch_release" 'numpy>=2' 'pytest>=8')
+# Where the machine has no nvcc 13: the five that compile and link a kernel, of CUDA 13.0 as torch is.
+nvcc_wheels=(nvidia-cuda-nvcc==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-nvvm==13.0.88
+  nvidia-cuda-cccl==13.0.85 nvidia-cuda-runtime==13.0.96)
+sanitizer_wheels=(nvidia-cuda-sanitizer-api==13.0.85)
 
 slim_packages=(g++ cmake ninja-build python3 python3-venv libhwy-dev libcli11-dev
   nlohmann-json3-dev libtomlplusplus-dev libspdlog-dev libfmt-dev libjpeg-dev libpng-dev zlib1g-dev
   dataset-fashion-mnist)
+cuda_packages=("${slim_packages[@]}")
 # python3-dev: torch.compile builds an extension module.
 full_packages=("${slim_packages[@]}" libgtest-dev clang clang-format-14 clang-tidy-14
   libclang-rt-14-dev python3-dev)
 
 # Measured on a bare Debian 12; free disk space includes downloads and the build.
 slim_sizes="packages 133 MB, LibTorch 544 MB" slim_disk_gb=4
+cuda_sizes="packages 133 MB, PyTorch with CUDA 2.8 GB" cuda_disk_gb=12
 full_sizes="packages 206 MB, PyTorch 2.7 GB" full_disk_gb=12
 
 environment=.venv
@@ -47,7 +55,11 @@ PYTHON
 # serves MODE PYTHON: whether this Python's torch is enough.
 serves() {
   torch_of "$2" >/dev/null || return 1
-  [[ $1 == slim ]] || "$2" -c 'import torch, numpy, pytest' 2>/dev/null
+  case $1 in
+    slim) ;;
+    cuda) "$2" -c 'import torch; assert torch.version.cuda.startswith("13.")' 2>/dev/null ;;
+    full) "$2" -c 'import torch, numpy, pytest' 2>/dev/null ;;
+  esac
 }
 
 environment_contents() {
@@ -55,12 +67,16 @@ environment_contents() {
   printf '%s: %s\n' "$1" "${wheels[*]}"
 }
 
-# environment_ready MODE: whether .venv was completed in that mode, or in the larger one.
+# environment_ready MODE: whether .venv was completed in that mode, or in a larger one.
 environment_ready() {
   [[ -e $environment_stamp && -x $environment/bin/python ]] || return 1
-  local have
+  local have mode
   have=$(<"$environment_stamp")
-  [[ $have == "$(environment_contents "$1")" || $have == "$(environment_contents full)" ]]
+  local larger="slim cuda full"
+  for mode in $1 ${larger#*"$1"}; do
+    [[ $have != "$(environment_contents "$mode")" ]] || return 0
+  done
+  return 1
 }
 
 # find_torch MODE: sets torch_python, torch_version and torch_dir; fails if an installation is due.
@@ -125,15 +141,86 @@ install_packages() {
 
 install_environment() {
   local -n wheels=$1_wheels
-  local options=(--disable-pip-version-check --no-input --progress-bar off)
-  [[ $1 == full ]] || options+=(--no-deps)
+  local options=()
+  [[ $1 != slim ]] || options+=(--no-deps)
+  pip_install "${options[@]}" "${wheels[@]}"
+  environment_contents "$1" >"$environment_stamp"
+}
+
+# pip_install ARGUMENTS...: into .venv.
+pip_install() {
   [[ -x $environment/bin/python ]] || /usr/bin/python3 -m venv "$environment"
   # pip unpacks where TMPDIR says, and /tmp may be a small memory disk.
   local scratch=$PWD/$environment/tmp
   mkdir -p "$scratch"
-  TMPDIR=$scratch "$environment/bin/python" -m pip install "${options[@]}" "${wheels[@]}"
+  TMPDIR=$scratch "$environment/bin/python" -m pip install --disable-pip-version-check --no-input \
+    --progress-bar off "$@"
   rm -rf "$scratch"
-  environment_contents "$1" >"$environment_stamp"
+}
+
+# cuda_tool NAME: prints the paths where that tool of CUDA may be: PATH, /usr/local/cuda, our wheels.
+cuda_tool() {
+  command -v "$1" || true
+  printf '%s\n' "/usr/local/cuda/bin/$1" "$PWD/$environment"/lib/python*/site-packages/nvidia/cu13/bin/"$1"
+}
+
+# Sets nvcc to one of CUDA 13; fails if there is none.
+find_nvcc() {
+  for nvcc in ${CUDACXX:-} $(cuda_tool nvcc); do
+    [[ ! -x $nvcc ]] || [[ $("$nvcc" --version) != *"release 13."* ]] || return 0
+  done
+  return 1
+}
+
+# Sets compute_sanitizer; fails if there is none.
+find_sanitizer() {
+  for compute_sanitizer in $(cuda_tool compute-sanitizer); do
+    [[ ! -x $compute_sanitizer ]] || return 0
+  done
+  return 1
+}
+
+set_up_nvcc() {
+  find_nvcc && return
+  run_step "nvcc 13 (from PyPI)" pip_install --no-deps "${nvcc_wheels[@]}"
+  ((step_status == 0)) && find_nvcc || fail "pip could not install nvcc into $environment"
+}
+
+set_up_sanitizer() {
+  find_sanitizer && return
+  run_step "compute-sanitizer (from PyPI)" pip_install --no-deps "${sanitizer_wheels[@]}"
+  ((step_status == 0)) && find_sanitizer ||
+    fail "pip could not install compute-sanitizer into $environment"
+}
+
+# why_no_gpu: prints in one line what keeps the kernels from running here; nothing if nothing does. Asks
+# the driver itself: nvidia-smi is missing in many containers.
+why_no_gpu() {
+  if ! command -v python3 >/dev/null; then
+    nvidia-smi -L 2>/dev/null | grep -q '^GPU ' || echo "nvidia-smi shows no GPU"
+    return
+  fi
+  python3 - 2>/dev/null <<'PYTHON' || echo "the driver lacks functions that CUDA 13 needs"
+import ctypes, sys
+try:
+    driver = ctypes.CDLL("libcuda.so.1")
+except OSError:
+    sys.exit(print("there is no NVIDIA driver"))
+def ask(function, *arguments):
+    value = ctypes.c_int()
+    error = getattr(driver, function)(ctypes.byref(value), *arguments)
+    return value.value if error == 0 else sys.exit(print(f"the driver's {function} fails with error {error}"))
+if error := driver.cuInit(0):
+    sys.exit(print("the driver shows no GPU" if error == 100 else f"the driver fails with error {error}"))
+if ask("cuDeviceGetCount") == 0:
+    sys.exit(print("the driver shows no GPU"))
+if (version := ask("cuDriverGetVersion")) < 13000:
+    sys.exit(print(f"the driver is for CUDA {version // 1000}.{version % 1000 // 10}; 13.0 (release 580) is needed"))
+device = ask("cuDeviceGet", 0)
+capability = ask("cuDeviceGetAttribute", 75, device), ask("cuDeviceGetAttribute", 76, device)
+if capability < (8, 0):
+    print("the GPU's compute capability is {}.{}; the kernels need 8.0".format(*capability))
+PYTHON
 }
 
 # set_up MODE: the whole of it, as steps. Sets torch_python, torch_version, torch_dir.
@@ -163,6 +250,7 @@ set_up() {
       find_torch "$mode" || fail "$environment has no usable torch; delete the folder and try again"
     fi
   fi
+  [[ $mode != cuda ]] || set_up_nvcc
   echo "  torch $torch_version of $torch_python"
 }
 
@@ -171,7 +259,7 @@ if [[ ${BASH_SOURCE[0]} == "$0" ]]; then
   cd "$(dirname "$0")/.."
   . tools/steps.sh
   case ${1:-} in
-    slim | full) set_up "$1" ;;
-    *) sed -n '4,5s/^# *//p' "$0"; exit 2 ;;
+    slim | cuda | full) set_up "$1" ;;
+    *) sed -n '4,6s/^# *//p' "$0"; exit 2 ;;
   esac
 fi

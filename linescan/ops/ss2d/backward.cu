@@ -206,7 +206,7 @@ __global__ void __launch_bounds__(32 * kGpuBackwardWarps)
         if (!kSingle)
           for (int i = 0; i < 2; ++i) A[i] = decay_rate(n, i);
         float B[2 * kGpuProducts], C[2 * kGpuProducts];
-        factors.multiply(lane, input, chunk, n, B, C);
+        factors.multiply(lane, input, n, B, C);
         float a[kGpuSegmentSteps][2], b[kGpuSegmentSteps][2];
         float h[kGpuSegmentSteps + 1][2];  // h[t] enters step t
 

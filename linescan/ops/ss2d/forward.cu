@@ -119,7 +119,7 @@ __global__ void __launch_bounds__(32 * kGpuMaxWarps) forward_kernel(ForwardArgum
         if (!kSingle)
           for (int i = 0; i < 2; ++i) rate[i] = decay_rate(n, i);
         float B[2 * kGpuProducts], C[2 * kGpuProducts];
-        factors.multiply(lane, input, chunk, n, B, C);
+        factors.multiply(lane, input, n, B, C);
         float a[kGpuSegmentSteps][2], b[kGpuSegmentSteps][2];
 #pragma unroll
         for (int t = 0; t < kGpuSegmentSteps; ++t)

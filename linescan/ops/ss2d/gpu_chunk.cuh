@@ -158,33 +158,41 @@ struct RouteWeights {
   __device__ __forceinline__ void multiply(const LaneRoute<T, kHeld>& lane,
                                            const ChunkInput<T, kHeld>& input, int chunk,
                                            const float (&bias)[2], const Take& take) const {
+    const float start[4] = {bias[0], bias[0], bias[1], bias[1]};
+    float delta[kGpuProducts][4];
+    if constexpr (kHeld > 0) {
 #pragma unroll
-    for (int j = 0; j < kGpuProducts; ++j) {
-      const float start[4] = {bias[0], bias[0], bias[1], bias[1]};
-      float delta[4];
-      if constexpr (kHeld > 0) {
-        linescan::multiply(delta, parts[0], input.records[j][0], start);
+      for (int j = 0; j < kGpuProducts; ++j) {
+        linescan::multiply(delta[j], parts[0], input.records[j][0], start);
 #pragma unroll
         for (int part = 1; part < kHeld; ++part)
-          linescan::multiply(delta, parts[part], input.records[j][part], delta);
-      } else {
-        for (int i = 0; i < 4; ++i) delta[i] = start[i];
-        for (int part = 0; part * kDepth < lane.args.rank; ++part) {
+          linescan::multiply(delta[j], parts[part], input.records[j][part], delta[j]);
+      }
+    } else {
+#pragma unroll
+      for (int j = 0; j < kGpuProducts; ++j)
+        for (int i = 0; i < 4; ++i) delta[j][i] = start[i];
+      for (int part = 0; part * kDepth < lane.args.rank; ++part) {
+        FragmentA<T> rows, rest;
+        rows.fill([&](int row, int i) { return weight(lane.args, part, row, i); });
+        const bool split = sizeof(T) == 2 && lane.args.float_weight != nullptr;
+        if (split)
+          rest.fill([&](int row, int i) {
+            const float value = weight(lane.args, part, row, i);
+            return value - to_float(from_float<T>(value));
+          });
+#pragma unroll
+        for (int j = 0; j < kGpuProducts; ++j) {
           const FragmentB<T> record = lane.read_part(chunk, j, part);
-          FragmentA<T> rows;
-          rows.fill([&](int row, int i) { return weight(lane.args, part, row, i); });
-          linescan::multiply(delta, rows, record, delta);
-          if (sizeof(T) == 2 && lane.args.float_weight) {
-            rows.fill([&](int row, int i) {
-              const float value = weight(lane.args, part, row, i);
-              return value - to_float(from_float<T>(value));
-            });
-            linescan::multiply(delta, rows, record, delta);
-          }
+          linescan::multiply(delta[j], rows, record, delta[j]);
+          if (split) linescan::multiply(delta[j], rest, record, delta[j]);
         }
       }
-      take(2 * j, delta[0], delta[2]);
-      take(2 * j + 1, delta[1], delta[3]);
+    }
+#pragma unroll
+    for (int j = 0; j < kGpuProducts; ++j) {
+      take(2 * j, delta[j][0], delta[j][2]);
+      take(2 * j + 1, delta[j][1], delta[j][3]);
     }
   }
 };
@@ -201,7 +209,7 @@ __device__ __forceinline__ FragmentA<T> selector(int index_B, int index_C) {
 }
 
 // B and C of one state at the lane's steps. With kHeld > 0 both are in the last part of the record
-// (fits_registers), and there is one state.
+// (held_parts), and there is one state; else every lane reads its own steps' numbers.
 template <typename T, int kHeld>
 struct FactorRows {
   FragmentA<T> rows;
@@ -211,27 +219,33 @@ struct FactorRows {
   }
 
   __device__ __forceinline__ void multiply(const LaneRoute<T, kHeld>& lane,
-                                           const ChunkInput<T, kHeld>& input, int chunk, int n,
+                                           const ChunkInput<T, kHeld>& input, int n,
                                            float (&B)[2 * kGpuProducts],
                                            float (&C)[2 * kGpuProducts]) const {
-    const int at_B = lane.args.rank + n, at_C = at_B + lane.args.states;
-    const int part_B = at_B / kDepth, part_C = at_C / kDepth;
+    if constexpr (kHeld > 0) {
 #pragma unroll
-    for (int j = 0; j < kGpuProducts; ++j) {
-      constexpr float kZero[4] = {};
-      float both[4];
-      if constexpr (kHeld > 0) {
+      for (int j = 0; j < kGpuProducts; ++j) {
+        constexpr float kZero[4] = {};
+        float both[4];
         multiply_selector(both, rows, input.records[j][kHeld - 1], kZero);
-      } else {
-        multiply_selector(both, selector<T>(at_B % kDepth, -1), lane.read_part(chunk, j, part_B),
-                          kZero);
-        multiply_selector(both, selector<T>(-1, at_C % kDepth), lane.read_part(chunk, j, part_C),
-                          both);
+        B[2 * j] = both[0];
+        B[2 * j + 1] = both[1];
+        C[2 * j] = both[2];
+        C[2 * j + 1] = both[3];
       }
-      B[2 * j] = both[0];
-      B[2 * j + 1] = both[1];
-      C[2 * j] = both[2];
-      C[2 * j + 1] = both[3];
+    } else {
+      const Segment& segment = input.segment;
+      const int stride = lane.args.routes * lane.args.record;
+      const T* first = lane.records +
+                       static_cast<int64_t>(segment.first_pixel(lane.route)) * stride +
+                       lane.args.rank + n;
+      const int64_t distance = static_cast<int64_t>(lane.route.pixel_step) * stride;
+#pragma unroll
+      for (int t = 0; t < kGpuSegmentSteps; ++t) {
+        const T* at = first + segment.clamp(t) * distance;
+        B[t] = to_float(at[0]);
+        C[t] = to_float(at[lane.args.states]);
+      }
     }
   }
 };

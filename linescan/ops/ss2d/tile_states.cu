@@ -16,6 +16,9 @@ namespace {
 
 constexpr int kTransferThreads = 128;
 constexpr int kStateTile = 4;    // states that a thread follows at once
+constexpr int kHeldRank = 8;     // ranks up to this keep a channel's weights in registers
+constexpr int kStepsAhead = 4;   // steps whose numbers are fetched together
+constexpr int kPiecesAhead = 8;  // pieces whose effects are fetched together
 constexpr int kCarryWarps = 16;  // parts of a route's pieces, 32 channels each
 
 // transfers [slots, routes, pieces, states, channels]: (factor, offset).
@@ -50,6 +53,14 @@ __global__ void __launch_bounds__(kTransferThreads)
                      image * static_cast<int64_t>(args.height) * args.width * record_stride +
                      static_cast<int64_t>(k) * args.record;
   const int64_t row = static_cast<int64_t>(k) * args.channels + channel;
+  const float bias = args.dt_bias[row];
+  const auto weight = [&](int r) {
+    return args.float_weight ? args.float_weight[row * args.rank + r]
+                             : to_float(args.dt_weight[row * args.rank + r]);
+  };
+  float weights[kHeldRank];
+#pragma unroll
+  for (int r = 0; r < kHeldRank; ++r) weights[r] = r < args.rank ? weight(r) : 0.0f;
   for (int n = 0; n < args.states; n += kStateTile) {
     float rate[kStateTile], factor[kStateTile], offset[kStateTile];
 #pragma unroll
@@ -59,17 +70,20 @@ __global__ void __launch_bounds__(kTransferThreads)
       factor[i] = 1;
       offset[i] = 0;
     }
+#pragma unroll kStepsAhead
     for (int t = 0; t < end - begin; ++t) {
       const bool from_end = back != kBackward;
       const int64_t pixel = line * pixel_line + (from_end ? end - 1 - t : begin + t) * pixel_step;
       const T* record = records + pixel * record_stride;
-      float delta = args.dt_bias[row];
-      for (int r = 0; r < args.rank; ++r) {
-        const float weight = args.float_weight ? args.float_weight[row * args.rank + r]
-                                               : to_float(args.dt_weight[row * args.rank + r]);
-        delta = fmaf(weight, to_float(record[r]), delta);
+      float delta = bias;
+      if (args.rank <= kHeldRank) {
+#pragma unroll
+        for (int r = 0; r < kHeldRank; ++r)
+          if (r < args.rank) delta = fmaf(weights[r], to_float(record[r]), delta);
+      } else {
+        for (int r = 0; r < args.rank; ++r) delta = fmaf(weight(r), to_float(record[r]), delta);
       }
-      const float dt = softplus(delta);
+      const float dt = sizeof(T) == 2 ? softplus_short(delta) : softplus(delta);
       const float input =
           kBackward
               ? read_as_float(gout.data, gout_dtype,
@@ -78,8 +92,9 @@ __global__ void __launch_bounds__(kTransferThreads)
       const T* factors = record + args.rank + (kBackward ? args.states : 0);  // C or B
 #pragma unroll
       for (int i = 0; i < kStateTile; ++i) {
+        if (n + i >= args.states) break;
         const float a = exp2_approx(dt * rate[i]);
-        const float term = input * to_float(factors[min(n + i, args.states - 1)]);
+        const float term = input * to_float(factors[n + i]);
         factor[i] *= a;
         offset[i] = kBackward ? a * (term + offset[i]) : fmaf(a, offset[i], term);
       }
@@ -97,7 +112,8 @@ __global__ void __launch_bounds__(kTransferThreads)
 // takes 32 channels of one slot, route and state; its warps a part of the pieces each.
 template <bool kBackward, typename T>
 __global__ void __launch_bounds__(32 * kCarryWarps)
-    entering_states_kernel(Ss2dGpuArguments<T> args, const float2* transfers, float* entering) {
+    entering_states_kernel(Ss2dGpuArguments<T> args, const float2* __restrict__ transfers,
+                           float* __restrict__ entering) {
   __shared__ float2 parts[kCarryWarps][32];
   const int groups = (args.channels + 31) / 32, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   int64_t index = blockIdx.x;
@@ -120,6 +136,7 @@ __global__ void __launch_bounds__(32 * kCarryWarps)
     return restart && piece % tiles == (kBackward ? tiles - 1 : 0);
   };
   float2 part = make_float2(1, 0);
+#pragma unroll kPiecesAhead
   for (int64_t i = begin; i < end; ++i) {
     const int64_t piece = number(i);
     const float2 t = transfers[origin + piece * stride];
@@ -130,6 +147,7 @@ __global__ void __launch_bounds__(32 * kCarryWarps)
   float h = 0;
   for (int w = 0; w < warp; ++w) h = fmaf(parts[w][lane].x, h, parts[w][lane].y);
   if (channel >= args.channels) return;
+#pragma unroll kPiecesAhead
   for (int64_t i = begin; i < end; ++i) {
     const int64_t piece = number(i);
     if (fresh(piece)) h = 0;

@@ -191,6 +191,9 @@ TEST(Ss2dGpuOperator, RefusesWhatItHasNoKernelsFor) {
                    .width = 1,
                    .routes = std::vector<int64_t>(kGpuMaxRoutes + 1, 0)});
   EXPECT_THROW(check_gpu(many.problem), Unsupported);
+  Sample large(Case{});
+  large.problem.x.shape = {1, 1, 1 << 16, 1 << 15};
+  EXPECT_THROW(check_gpu(large.problem), Unsupported);
 }
 
 TEST(Ss2dGpuPlan, RefusesStatesThatDoNotFitSharedMemory) {

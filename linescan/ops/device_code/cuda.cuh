@@ -9,7 +9,6 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
-#include <source_location>
 
 #include "linescan/ops/device_code/cuda_error.h"
 #include "linescan/ops/gpu_stream.h"
@@ -109,10 +108,10 @@ struct LaunchShape {
 };
 
 // Throws DeviceError with the CUDA error's own words.
-inline void check_cuda(cudaError_t error, const char* what,
-                       std::source_location where = std::source_location::current()) {
+inline void check_cuda(cudaError_t error, const char* what, const char* file = __builtin_FILE(),
+                       int line = __builtin_LINE()) {
   if (error != cudaSuccess)
-    throw_cuda_error(what, cudaGetErrorName(error), cudaGetErrorString(error), where);
+    throw_cuda_error(what, cudaGetErrorName(error), cudaGetErrorString(error), file, line);
 }
 
 // Launches kernel(args...); `what` names it in errors. An empty grid is legal and does nothing.

@@ -4,10 +4,9 @@
 
 namespace linescan {
 
-void throw_cuda_error(const char* what, const char* name, const char* message,
-                      std::source_location where) {
-  throw_error<DeviceError>("{}: {} ({}) at {}:{}", what, message, name, where.file_name(),
-                           where.line());
+void throw_cuda_error(const char* what, const char* name, const char* message, const char* file,
+                      int line) {
+  throw_error<DeviceError>("{}: {} ({}) at {}:{}", what, message, name, file, line);
 }
 
 }  // namespace linescan

@@ -2,12 +2,10 @@
 // checked format strings).
 #pragma once
 
-#include <source_location>
-
 namespace linescan {
 
 // Throws DeviceError: "what: message (name) at file:line".
 [[noreturn]] void throw_cuda_error(const char* what, const char* name, const char* message,
-                                   std::source_location where);
+                                   const char* file, int line);
 
 }  // namespace linescan

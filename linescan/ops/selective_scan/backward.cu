@@ -189,6 +189,7 @@ __global__ void __launch_bounds__(kMaxThreads, 2)
           });
           before = scan_lanes<kSegments, false>(ahead, place.segment)(before);
           const Affine behind = scan_lanes<kSegments, true>(back, place.segment);
+          __syncwarp();  // all lanes have looked ahead at what the first one now replaces
           if (first_lane) *carries(0, n) = back(k);
           k = behind(k);
         }

@@ -84,6 +84,10 @@ void check_gpu(const Ss2dProblem& p) {
   if (p.route_count > kGpuMaxRoutes)
     throw_error<Unsupported>("{}: routes has {} routes, GPUs take up to {}", kName, p.route_count,
                              kGpuMaxRoutes);
+  constexpr int64_t kMaxPixels = int64_t{1} << 31;  // pixels are counted in 32 bits
+  if (p.x.shape[2] * p.x.shape[3] >= kMaxPixels)
+    throw_error<Unsupported>("{}: x has {} x {} pixels, GPUs take fewer than 2^31", kName,
+                             p.x.shape[2], p.x.shape[3]);
 }
 
 }  // namespace linescan

@@ -57,7 +57,7 @@ void backward(const Ss2dProblem& problem, const Ss2dGradients& gradients, const 
 // and workspace (256-byte boundary) are memory of the current device, `routes` is the host's. Work is
 // put on the stream, nothing waits, nothing is allocated, two runs give identical bits. The gradients
 // of all inputs are wanted.
-void check_gpu(const Ss2dProblem& problem);  // throws Unsupported: float64, very many routes
+void check_gpu(const Ss2dProblem& problem);  // Unsupported: float64, > 1024 routes, 2^31 pixels
 void forward(const Ss2dProblem& problem, const Ss2dGpuPlan& plan, std::byte* workspace,
              GpuStream stream);
 void backward(const Ss2dProblem& problem, const Ss2dGradients& gradients, const Ss2dGpuPlan& plan,

@@ -3,12 +3,11 @@
 set(LINESCAN_KERNELS
   ops/depthwise_conv/backward.cu
   ops/depthwise_conv/forward.cu
-  ops/device_code/ordered_sum.cu
+  ops/device_code/ordered_sums.cu
   ops/layer_norm/backward.cu
   ops/layer_norm/forward.cu
   ops/selective_scan/backward.cu
   ops/selective_scan/forward.cu
-  ops/selective_scan/ordered_sums.cu
   ops/ss2d/backward.cu
   ops/ss2d/backward_sums.cu
   ops/ss2d/forward.cu

@@ -16,7 +16,7 @@
 #include "linescan/ops/depthwise_conv/convolve.cuh"
 #include "linescan/ops/depthwise_conv/depthwise_conv.h"
 #include "linescan/ops/device_code/dispatch.cuh"
-#include "linescan/ops/device_code/ordered_sum.h"
+#include "linescan/ops/device_code/ordered_sums.h"
 
 namespace linescan {
 namespace {
@@ -160,8 +160,13 @@ void backward(const DepthwiseConvProblem& p, const DepthwiseConvGradients& g,
     dispatch_channels(plan.sums.vector, [&]<int kVector>() {
       launch("depthwise_conv backward, sums", sums_kernel<T, kVector>, shape, stream, args);
     });
-    ordered_sum("depthwise_conv backward, order", sums, plan.sums.groups, g.weight.as<float>(),
-                9 * channels, g.bias.as<float>(), channels, stream);
+    OrderedSums ordered;  // [groups, 9 taps and the bias of each channel]
+    ordered.add(sum_of_columns(sums, plan.sums.groups, 10 * channels, 0, 9 * channels,
+                               g.weight.as<float>()));
+    if (g.bias)
+      ordered.add(sum_of_columns(sums, plan.sums.groups, 10 * channels, 9 * channels, channels,
+                                 g.bias.as<float>()));
+    launch_ordered_sums("depthwise_conv backward, order", ordered, stream);
     const ConvolveArgs<T> turned = {strip_args(p.x.shape, plan.convolution),
                                     ga ? ga : g.out.as<T>(),
                                     p.weight.as<float>(),

@@ -12,7 +12,7 @@
 // Chosen by: gpu_plan.cpp, as in forward.cu.
 
 #include "linescan/ops/device_code/dispatch.cuh"
-#include "linescan/ops/device_code/ordered_sum.h"
+#include "linescan/ops/device_code/ordered_sums.h"
 #include "linescan/ops/device_code/segments.cuh"
 #include "linescan/ops/layer_norm/layer_norm.h"
 #include "linescan/ops/layer_norm/rows.cuh"
@@ -177,8 +177,14 @@ void launch_all(const BackwardArgs<In, Out>& args, const LayerNormGpuPlan& plan,
       launch("layer_norm backward, parameters", column_kernel<In, Out>, shape, stream, args);
   }
   if (!args.sums) return;
-  ordered_sum("layer_norm backward, sums", args.sums, plan.grid, g.weight.as<float>(),
-              args.channels, g.bias.as<float>(), args.channels, stream);
+  OrderedSums ordered;  // [blocks, weight and bias of each channel]
+  const int64_t columns = 2 * int64_t{args.channels};
+  ordered.add(
+      sum_of_columns(args.sums, plan.grid, columns, 0, args.channels, g.weight.as<float>()));
+  if (g.bias)
+    ordered.add(sum_of_columns(args.sums, plan.grid, columns, args.channels, args.channels,
+                               g.bias.as<float>()));
+  launch_ordered_sums("layer_norm backward, sums", ordered, stream);
 }
 
 }  // namespace

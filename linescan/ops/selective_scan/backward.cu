@@ -8,19 +8,19 @@
 //
 //   Shapes as in forward.cu; a gradient has the shape of its tensor.
 // Sums over rows: the lanes of a warp by shuffles, its block's warps through shared memory, blocks and
-//            batch by ordered_sums.cu; every order is fixed by the plan.
+//            batch by device_code/ordered_sums.cu; every order is fixed by the plan.
 // Reference: reference.cpp; derivation in README.md.
 // Chosen by: gpu_plan.cpp: serial (a lane has a row) or segmented.
 
 #include <algorithm>
 
+#include "linescan/ops/device_code/ordered_sums.h"
 #include "linescan/ops/device_code/segments.cuh"
 #include "linescan/ops/device_code/softplus.cuh"
 #include "linescan/ops/selective_scan/gpu_carries.cuh"
 #include "linescan/ops/selective_scan/gpu_factor_sums.cuh"
 #include "linescan/ops/selective_scan/gpu_fetch.cuh"
 #include "linescan/ops/selective_scan/gpu_write.cuh"
-#include "linescan/ops/selective_scan/ordered_sums.h"
 
 namespace linescan {
 namespace {
@@ -374,7 +374,7 @@ void backward(const SelectiveScanProblem& problem, const SelectiveScanGradients&
   OrderedSums sums;
   for (int first = 0; first < args.batch; first += args.slice) {
     if (first > 0) {
-      launch_ordered_sums(sums, stream);
+      launch_ordered_sums("selective_scan sums", sums, stream);
       sums = {};
     }
     args.first_batch = states.first_batch = first;
@@ -396,7 +396,7 @@ void backward(const SelectiveScanProblem& problem, const SelectiveScanGradients&
   over_batch(args.bias_sums, gradients.delta_bias);
   for (int i = 0; i < 2; ++i)
     if (args.constant_sums[i]) over_batch(args.constant_sums[i], *factor_gradients[i]);
-  launch_ordered_sums(sums, stream);
+  launch_ordered_sums("selective_scan sums", sums, stream);
 }
 
 }  // namespace linescan

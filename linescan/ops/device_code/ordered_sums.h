@@ -27,7 +27,20 @@ struct OrderedSums {
   void add(const OrderedSum& sum) { sums[count++] = sum; }
 };
 
-// All of them in one launch.
-void launch_ordered_sums(const OrderedSums& sums, GpuStream stream);
+// Columns [first, first + count) of parts [rows, columns], summed over the rows to `to` [count].
+inline OrderedSum sum_of_columns(const float* parts, int64_t rows, int64_t columns, int64_t first,
+                                 int64_t count, float* to) {
+  OrderedSum sum;
+  sum.from = parts + first;
+  sum.parts = rows;
+  sum.part_stride = columns;
+  sum.sizes[3] = count;
+  sum.to = reinterpret_cast<unsigned char*>(to);
+  sum.strides[3] = sizeof(float);
+  return sum;
+}
+
+// All of them in one launch, called `what` in errors.
+void launch_ordered_sums(const char* what, const OrderedSums& sums, GpuStream stream);
 
 }  // namespace linescan

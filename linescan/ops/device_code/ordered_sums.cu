@@ -5,7 +5,7 @@
 
 #include "linescan/base/math.h"
 #include "linescan/ops/device_code/numbers.cuh"
-#include "linescan/ops/selective_scan/ordered_sums.h"
+#include "linescan/ops/device_code/ordered_sums.h"
 
 namespace linescan {
 namespace {
@@ -63,7 +63,7 @@ __global__ void __launch_bounds__(kThreads) ordered_sums(const __grid_constant__
 
 }  // namespace
 
-void launch_ordered_sums(const OrderedSums& sums, GpuStream stream) {
+void launch_ordered_sums(const char* what, const OrderedSums& sums, GpuStream stream) {
   Jobs jobs{};
   int64_t grid = 0;
   for (int i = 0; i < sums.count; ++i) {
@@ -78,8 +78,7 @@ void launch_ordered_sums(const OrderedSums& sums, GpuStream stream) {
     jobs.first_block[job] = grid;
     grid += lines * jobs.blocks_a_line[job];
   }
-  launch("selective_scan sums", ordered_sums, {grid, kThreads, kThreads * sizeof(float)}, stream,
-         jobs);
+  launch(what, ordered_sums, {grid, kThreads, kThreads * sizeof(float)}, stream, jobs);
 }
 
 }  // namespace linescan

@@ -1,5 +1,6 @@
 // The program's table of commands, and the one place where errors become exit codes.
 
+#include <c10/util/Exception.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 
@@ -54,6 +55,9 @@ int run(int argc, char** argv) {
   } catch (const NotFinite& error) {
     std::cerr << "linescan: " << error.what() << '\n';
     return kNotFinite;
+  } catch (const c10::Error& error) {  // of PyTorch; its backtrace helps nobody here
+    std::cerr << "linescan: " << error.what_without_backtrace() << '\n';
+    return kFailed;
   } catch (const std::exception& error) {
     std::cerr << "linescan: " << error.what() << '\n';
     return kFailed;

@@ -141,9 +141,12 @@ Ss2dGpuPlan plan(const Ss2dSize& size, Pass pass, const Gpu& gpu) {
 std::string to_string(const Ss2dGpuPlan& plan) {
   std::string text = fmt::format(
       "ss2d {} on a GPU\n"
+      "  variant         {}\n"
       "  tile            {} x {} pixels of {} channels, {} x {} tiles a plane\n",
-      plan.pass == Pass::kForward ? "forward" : "backward", plan.tile_height, plan.tile_width,
-      kGpuChannels, plan.tile_rows, plan.tile_columns);
+      plan.pass == Pass::kForward ? "forward" : "backward",
+      plan.pieces > 0 ? "tiled: the states at the tiles' borders are found first"
+                      : "whole planes: one tile each",
+      plan.tile_height, plan.tile_width, kGpuChannels, plan.tile_rows, plan.tile_columns);
   if (plan.pieces > 0)
     text += fmt::format("  pieces          {}   parts of lines whose entering states come first\n",
                         plan.pieces);

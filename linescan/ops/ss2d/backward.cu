@@ -98,12 +98,7 @@ __global__ void __launch_bounds__(32 * kGpuBackwardWarps)
   };
   const FactorRows<T, kHeld> factors(args);
   // D gy of all routes; the barrier of the first exchange makes it visible.
-  start_sums_with_gout(args, place, sums, [&](int c) {
-    float skip = 0;
-    for (int k = 0; k < args.routes; ++k)
-      skip += args.D[static_cast<int64_t>(k) * args.channels + c];
-    return skip;
-  });
+  start_sums_with_gout(args, place, sums, [&](int c) { return skip_of_routes(args, c); });
 
   for (int k = 0; k < args.routes; ++k) {
     const TileRoute route(args, place, args.codes[k]);

@@ -55,12 +55,8 @@ __global__ void __launch_bounds__(32 * kGpuMaxWarps) forward_kernel(ForwardArgum
 
   const FactorRows<T, kHeld> factors(args);
   // D x of all routes; the barrier of the first exchange makes it visible.
-  start_sums(args.x, args.width, args.channels, place, sums, [&](int c) {
-    float skip = 0;
-    for (int k = 0; k < args.routes; ++k)
-      skip += args.D[static_cast<int64_t>(k) * args.channels + c];
-    return skip;
-  });
+  start_sums(args.x, args.width, args.channels, place, sums,
+             [&](int c) { return skip_of_routes(args, c); });
   for (int k = 0; k < args.routes; ++k) {
     const TileRoute route(args, place, args.codes[k]);
     const LaneRoute<T, kHeld> lane(args, place, route, k);

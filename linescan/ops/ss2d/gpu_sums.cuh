@@ -47,6 +47,15 @@ __device__ __forceinline__ bool packable(const GpuPlanes<T>& planes, int channel
          planes.batch % kPack == 0 && reinterpret_cast<uintptr_t>(planes.data) % 16 == 0;
 }
 
+// D of a channel, of all routes: they see the same x.
+template <typename T>
+__device__ __forceinline__ float skip_of_routes(const Ss2dGpuArguments<T>& args, int channel) {
+  float skip = 0;
+  for (int k = 0; k < args.routes; ++k)
+    skip += args.D[static_cast<int64_t>(k) * args.channels + channel];
+  return skip;
+}
+
 // The sums begin as x times `scale` of each of the block's channels, a function of the channel.
 template <typename T, class Scale>
 __device__ __forceinline__ void start_sums(const GpuPlanes<const T>& from, int width, int channels,

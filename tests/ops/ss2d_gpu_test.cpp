@@ -153,6 +153,7 @@ INSTANTIATE_TEST_SUITE_P(
                            .routes = {8, 9, 10, 11, 12, 13, 14, 15}},
                       Case{.batch = 1, .channels = 4, .height = 9, .width = 130},
                       Case{.batch = 1, .channels = 4, .height = 200, .width = 2},
+                      Case{.batch = 2, .channels = 17, .height = 13, .width = 12, .states = 20},
                       Case{.batch = 1,
                            .channels = 18,
                            .height = 20,
@@ -196,16 +197,31 @@ TEST(Ss2dGpuOperator, RefusesWhatItHasNoKernelsFor) {
   EXPECT_THROW(check_gpu(large.problem), Unsupported);
 }
 
-TEST(Ss2dGpuPlan, RefusesStatesThatDoNotFitSharedMemory) {
+TEST(Ss2dGpuPlan, StatesWithoutNumberFitEveryDevice) {
+  const Ss2dSize size = {.batch = 1,
+                         .channels = 16,
+                         .height = 56,
+                         .width = 56,
+                         .states = 100000,
+                         .rank = 1,
+                         .routes = 4};
+  for (const Gpu& gpu : known_gpus()) {
+    const Ss2dGpuPlan ahead = plan(size, Pass::kForward, gpu);
+    EXPECT_LE(ahead.shared_bytes, gpu.shared_per_block) << gpu.name;
+    EXPECT_FALSE(ahead.shared_carries) << gpu.name;
+  }
+}
+
+TEST(Ss2dGpuPlan, RefusesADeviceWithTooLittleSharedMemory) {
   Gpu gpu = find_gpu("a100");
   gpu.shared_per_block = 4096;
   const Ss2dSize size = {
-      .batch = 1, .channels = 16, .height = 8, .width = 8, .states = 64, .rank = 1, .routes = 4};
+      .batch = 1, .channels = 16, .height = 8, .width = 8, .states = 1, .rank = 1, .routes = 4};
   try {
     plan(size, Pass::kForward, gpu);
     FAIL();
   } catch (const Unsupported& error) {
-    EXPECT_NE(std::string(error.what()).find("64 states"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("a100 has 4096"), std::string::npos) << error.what();
   }
 }
 

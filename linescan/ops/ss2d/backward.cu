@@ -70,7 +70,7 @@ __global__ void __launch_bounds__(32 * kGpuBackwardWarps)
   const int g = threadIdx.x % 32 / 4, q = threadIdx.x % 4;
   auto* sums = reinterpret_cast<float*>(shared_memory());
   const int states = kSingle ? 1 : args.states;
-  Relay relay(sums + place.height * place.pitch() * kGpuChannels, states);
+  Relay relay(sums + place.height * place.pitch() * kGpuChannels, carries_of_block(args), states);
   int channel[2];
   bool exists[2];
   for (int i = 0; i < 2; ++i) {
@@ -391,6 +391,7 @@ void backward(const Ss2dProblem& p, const Ss2dGradients& g, const Ss2dGpuPlan& p
     args.gout_dtype = g.out.dtype;
     args.gx = gpu_planes<T>(g.x);
     args.starts = parts.starts;
+    if (!plan.shared_carries) args.carries = parts.carries;
     args.parameter_sums = {parts.parameters, plan.block / 32};
     if (size.batch * plan.blocks_an_image() > 0) {
       for_each_slice(args, size.batch, plan.slice, [&](int64_t images) {

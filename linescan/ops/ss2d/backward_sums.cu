@@ -72,6 +72,7 @@ BackwardWorkspace::BackwardWorkspace(const Ss2dSize& size, const Ss2dGpuPlan& pl
     next += count;
   };
   take(entering, plan.slice * parts.entering);
+  take(carries, plan.slice * parts.carries);
   take(returning, plan.slice * parts.returning);
   take(starts, plan.slice * parts.starts);
   take(records, plan.slice * parts.records);

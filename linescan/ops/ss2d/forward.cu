@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(32 * kGpuMaxWarps) forward_kernel(ForwardArgum
   const int g = threadIdx.x % 32 / 4, q = threadIdx.x % 4;
   auto* sums = reinterpret_cast<float*>(shared_memory());
   const int states = kSingle ? 1 : args.states;
-  Relay relay(sums + place.height * place.pitch() * kGpuChannels, states);
+  Relay relay(sums + place.height * place.pitch() * kGpuChannels, carries_of_block(args), states);
   int channel[2];
   for (int i = 0; i < 2; ++i)
     channel[i] = min(place.group * kGpuChannels + 2 * g + i, args.channels - 1);
@@ -209,9 +209,12 @@ void forward(const Ss2dProblem& p, const Ss2dGpuPlan& plan, std::byte* workspace
     static_cast<Ss2dGpuArguments<T>&>(args) = gpu_arguments<T>(p, plan);
     args.out = gpu_planes<void>(p.out);
     args.out_dtype = p.out.dtype;
+    auto* floats = reinterpret_cast<float*>(workspace);
+    if (!plan.shared_carries)
+      args.carries = floats + plan.slice * gpu_workspace(size_of(p), plan).entering;
     args.starts = p.states && plan.pieces == 0 ? p.states.as<float>() : nullptr;
     for_each_slice(args, batch, plan.slice, [&](int64_t images) {
-      args.entering = entering_states(args, images, reinterpret_cast<float*>(workspace), stream);
+      args.entering = entering_states(args, images, floats, stream);
       launch_forward(args, plan, images, stream);
     });
   });

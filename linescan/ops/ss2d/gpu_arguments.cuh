@@ -27,9 +27,16 @@ struct Ss2dGpuArguments {
   int height, width, channels, channel_groups, states, rank, record, routes;
   int tile_height, tile_width, tile_rows, tile_columns;
   int64_t pieces, chunks, first_image;
-  bool packed;  // two neighbouring channels of x, or numbers of a record, are one aligned access
+  float* carries;  // [blocks, kGpuCarryFloats * states]; null: in shared memory
+  bool packed;     // two neighbouring channels of x, or numbers of a record, are one aligned access
   unsigned char codes[kGpuMaxRoutes];
 };
+
+// The block's part of `carries`.
+template <typename T>
+__device__ __forceinline__ float* carries_of_block(const Ss2dGpuArguments<T>& args) {
+  return args.carries ? args.carries + blockIdx.x * (kGpuCarryFloats * args.states) : nullptr;
+}
 
 // The tile of the plane and the channels that a block owns.
 struct BlockPlace {

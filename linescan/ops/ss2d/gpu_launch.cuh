@@ -43,6 +43,7 @@ Ss2dGpuArguments<T> gpu_arguments(const Ss2dProblem& p, const Ss2dGpuPlan& plan)
   args.tile_columns = static_cast<int>(plan.tile_columns);
   args.pieces = plan.pieces;
   args.chunks = plan.chunks;
+  args.carries = nullptr;
   args.first_image = 0;
   const auto even = [](auto... values) { return ((values % 2 == 0) && ...); };
   const auto aligned = [](const void* pointer) {

@@ -75,6 +75,7 @@ int64_t gpu_kept_states(const Ss2dSize& size) {
 Ss2dGpuWorkspace gpu_workspace(const Ss2dSize& size, const Ss2dGpuPlan& plan) {
   Ss2dGpuWorkspace parts;
   parts.entering = kGpuPieceFloats * size.routes * plan.pieces * size.states * size.channels;
+  if (!plan.shared_carries) parts.carries = plan.blocks_an_image() * kGpuCarryFloats * size.states;
   if (plan.pass == Pass::kForward) return parts;
   parts.returning = parts.entering;
   if (!size.kept_states || plan.pieces > 0)
@@ -91,12 +92,15 @@ Ss2dGpuPlan plan(const Ss2dSize& size, Pass pass, const Gpu& gpu) {
   plan.shared_limit = gpu.shared_per_block;
   plan.channel_groups = ceil_div(size.channels, kGpuChannels);
 
-  const int64_t places =
-      (plan.shared_limit - gpu_relay_bytes(kGpuMaxWarps, size.states)) / kPlaceBytes;
+  // Many states leave the room to the sums.
+  const int64_t carries = kGpuCarryFloats * size.states * static_cast<int64_t>(sizeof(float));
+  plan.shared_carries = carries <= plan.shared_limit / 8;
+  const int64_t carried = plan.shared_carries ? carries : 0;
+  const int64_t needed = gpu_transfer_bytes(kGpuMaxWarps) + carried;
+  const int64_t places = (plan.shared_limit - needed) / kPlaceBytes;
   if (places < 4)
-    throw_error<Unsupported>(
-        "ss2d: {} states need {} bytes of shared memory a block, {} has {}", size.states,
-        gpu_relay_bytes(kGpuMaxWarps, size.states) + 4 * kPlaceBytes, gpu.name, plan.shared_limit);
+    throw_error<Unsupported>("ss2d: a block needs {} bytes of shared memory, {} has {}",
+                             needed + 4 * kPlaceBytes, gpu.name, plan.shared_limit);
   choose_tiles(plan, size, places);
   if (plan.tile_rows * plan.tile_columns > 1)
     plan.pieces = std::max(size.height * plan.tile_columns, size.width * plan.tile_rows);
@@ -108,9 +112,9 @@ Ss2dGpuPlan plan(const Ss2dSize& size, Pass pass, const Gpu& gpu) {
   };
   const int64_t most = pass == Pass::kForward ? kGpuMaxWarps : kGpuBackwardWarps;
   const int64_t warps =
-      choose_warps(plan.chunks, blocks_of(sums + gpu_relay_bytes(1, size.states)), most);
+      choose_warps(plan.chunks, blocks_of(sums + gpu_transfer_bytes(1) + carried), most);
   plan.block = 32 * warps;
-  plan.shared_bytes = sums + gpu_relay_bytes(warps, size.states);
+  plan.shared_bytes = sums + gpu_transfer_bytes(warps) + carried;
   plan.blocks_per_multiprocessor = std::min(blocks_of(plan.shared_bytes), most / warps);
   plan.warps_per_multiprocessor = plan.blocks_per_multiprocessor * warps;
 

@@ -31,7 +31,8 @@ struct Ss2dGpuPlan {
   int64_t channel_groups = 0;
   int64_t chunks = 0;  // of a route in a tile
   int64_t pieces = 0;  // lines cut by tile borders, of the route that has most; 0 with one tile
-  int64_t slice = 0;   // images that one launch works through
+  bool shared_carries = true;  // states from round to round in shared memory, else in the workspace
+  int64_t slice = 0;           // images that one launch works through
   int64_t grid = 0, block = 0;  // of one full slice; threads
   int64_t shared_bytes = 0, shared_limit = 0;
   int64_t blocks_per_multiprocessor = 0, warps_per_multiprocessor = 0;
@@ -44,18 +45,20 @@ struct Ss2dGpuPlan {
   bool operator==(const Ss2dGpuPlan&) const = default;
 };
 
-// Shared memory that the warps of a block hand states over in, see Relay in gpu_recurrence.cuh.
-constexpr int64_t gpu_relay_bytes(int64_t warps, int64_t states) {
-  return kGpuChannels * (2 * warps + states) * 2 * static_cast<int64_t>(sizeof(float));
+// What the warps of a block hand states over in, see Relay in gpu_recurrence.cuh: the transfers of
+// their chunks, and what goes from round to round, which grows with the states.
+constexpr int64_t gpu_transfer_bytes(int64_t warps) {
+  return kGpuChannels * 2 * warps * 2 * static_cast<int64_t>(sizeof(float));
 }
+inline constexpr int64_t kGpuCarryFloats = kGpuChannels * 2;  // for each state
 
 // The parts of a pass's workspace, in floats: for each image of a slice, and of the parameters' sums
 // for the whole batch. The kernels lay them out one after another in this order.
 struct Ss2dGpuWorkspace {
-  int64_t entering = 0, returning = 0, starts = 0, records = 0;  // an image
+  int64_t entering = 0, carries = 0, returning = 0, starts = 0, records = 0;  // an image
   int64_t parameters = 0;
 
-  int64_t an_image() const { return entering + returning + starts + records; }
+  int64_t an_image() const { return entering + carries + returning + starts + records; }
 };
 
 // Numbers that Ss2dProblem::states holds: a function of sizes alone, so that shapes do not depend on
@@ -65,7 +68,7 @@ int64_t gpu_kept_states(const Ss2dSize& size);
 
 Ss2dGpuWorkspace gpu_workspace(const Ss2dSize& size, const Ss2dGpuPlan& plan);
 
-// Throws Unsupported if one row of the smallest tile does not fit the device's shared memory.
+// Throws Unsupported if not even the smallest tile fits the device's shared memory.
 Ss2dGpuPlan plan(const Ss2dSize& size, Pass pass, const Gpu& gpu);
 
 std::string to_string(const Ss2dGpuPlan& plan);

@@ -47,10 +47,12 @@ struct Relay {
 
   static constexpr int kPairs = kGpuChannels / 2;
 
-  // `memory`: gpu_relay_bytes.
-  __device__ __forceinline__ Relay(void* memory, int states)
+  // `memory`: gpu_transfer_bytes of shared memory, and behind them kGpuCarryFloats a state unless these are
+  // at `carries`, the block's own in the workspace.
+  __device__ __forceinline__ Relay(void* memory, float* carries, int states)
       : transfers(static_cast<float4*>(memory)),
-        carry(reinterpret_cast<float2*>(transfers + 2 * (blockDim.x / 32) * kPairs)),
+        carry(carries ? reinterpret_cast<float2*>(carries)
+                      : reinterpret_cast<float2*>(transfers + 2 * (blockDim.x / 32) * kPairs)),
         states(states) {}
 
   // The state that enters round 0, for channels 2g and 2g + 1; the next exchange makes it visible.

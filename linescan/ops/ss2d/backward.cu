@@ -59,10 +59,11 @@ __device__ __forceinline__ void start_sums_with_gout(const BackwardArguments<T>&
   }
 }
 
-// G: the type of gout, or void: known at run time only. kSingle: one state.
-template <typename T, typename G, int kHeld, bool kSingle>
+// G: the type of gout, or void: known at run time only. kHeld > 0: one state.
+template <typename T, typename G, int kHeld>
 __global__ void __launch_bounds__(32 * kGpuBackwardWarps)
     backward_kernel(BackwardArguments<T> args) {
+  constexpr bool kSingle = kHeld > 0;
   // The type of the products that sum over channels.
   using Number = std::conditional_t<(kHeld > 0), BFloat16, float>;
   const BlockPlace place(args);
@@ -178,13 +179,8 @@ __global__ void __launch_bounds__(32 * kGpuBackwardWarps)
         if (t >= segment.valid) dt[t][0] = dt[t][1] = 0;
 
       const int origin = segment.sum(route);
-      const auto add_to_sums = [&](int t, float gx0, float gx1) {
-        const bool inside = t < segment.valid;
-        auto* sum = reinterpret_cast<float2*>(sums + sum_index(origin + t * route.sum_step, 2 * g));
-        float2 so_far = make_float2(0, 0);
-        if (inside) so_far = *sum;
-        so_far = make_float2(so_far.x + gx0, so_far.y + gx1);
-        if (inside) *sum = so_far;
+      const auto add = [&](int t, const float(&to_x)[2]) {
+        add_to_sums(sums, origin + t * route.sum_step, g, t < segment.valid, to_x[0], to_x[1]);
       };
       // The gradient of delta from what its size has gathered; adds to the parameters' sums.
       const auto finish_delta = [&](int t, float(&g_dt)[2]) {
@@ -196,7 +192,7 @@ __global__ void __launch_bounds__(32 * kGpuBackwardWarps)
         }
       };
       StepValues g_delta = {};
-      float gx[kSingle ? 1 : kGpuSegmentSteps][2] = {};
+      float gx[kGpuSegmentSteps][2] = {};  // kHeld == 0
       for (int n = 0; n < states; ++n) {
         if (!kSingle)
           for (int i = 0; i < 2; ++i) A[i] = decay_rate(n, i);
@@ -275,7 +271,7 @@ __global__ void __launch_bounds__(32 * kGpuBackwardWarps)
               float to_x[2] = {};
               step_back(t, to_x, g_delta[t], to_B[i], to_C[i]);
               finish_delta(t, g_delta[t]);
-              add_to_sums(t, to_x[0], to_x[1]);
+              add(t, to_x);
             }
 #pragma unroll
             for (int part = 0; part < kHeld; ++part) {
@@ -294,7 +290,7 @@ __global__ void __launch_bounds__(32 * kGpuBackwardWarps)
           StepValues to_B = {}, to_C = {};
 #pragma unroll
           for (int t = kGpuSegmentSteps - 1; t >= 0; --t)
-            step_back(t, gx[kSingle ? 0 : t], g_delta[t], to_B[t], to_C[t]);
+            step_back(t, gx[t], g_delta[t], to_B[t], to_C[t]);
           sum_place.add_A(n, exists, sum_A);
           store_factors(record_sums, segment, args.rank + n, args.rank + states + n, exists, to_B,
                         to_C);
@@ -309,7 +305,7 @@ __global__ void __launch_bounds__(32 * kGpuBackwardWarps)
 #pragma unroll
         for (int t = 0; t < kGpuSegmentSteps; ++t) {
           finish_delta(t, g_delta[t]);
-          add_to_sums(t, gx[kSingle ? 0 : t][0], gx[kSingle ? 0 : t][1]);
+          add(t, gx[t]);
         }
         for (int part = 0; part * kDepth < args.rank; ++part) {
           columns[0] = weight_columns<Number>(args, place, k, part);
@@ -351,17 +347,17 @@ void launch_backward(const BackwardArguments<T>& args, const Ss2dGpuPlan& plan, 
     const auto run_held = [&]<typename G>() {
       switch (held_parts(args)) {
         case 1:
-          return run(backward_kernel<T, G, 1, true>);
+          return run(backward_kernel<T, G, 1>);
         case 2:
-          return run(backward_kernel<T, G, 2, true>);
+          return run(backward_kernel<T, G, 2>);
         case 3:
-          return run(backward_kernel<T, G, 3, true>);
+          return run(backward_kernel<T, G, 3>);
         case 4:
-          return run(backward_kernel<T, G, 4, true>);
+          return run(backward_kernel<T, G, 4>);
         case 5:
-          return run(backward_kernel<T, G, 5, true>);
+          return run(backward_kernel<T, G, 5>);
         default:
-          return run(backward_kernel<T, void, 0, false>);
+          return run(backward_kernel<T, void, 0>);
       }
     };
     const GpuPlanes<const void>& gout = args.gout;
@@ -375,7 +371,7 @@ void launch_backward(const BackwardArguments<T>& args, const Ss2dGpuPlan& plan, 
     if (args.gout_dtype == DType::kFloat32 && packed(4))
       return run_held.template operator()<float>();
   }
-  run(backward_kernel<T, void, 0, false>);
+  run(backward_kernel<T, void, 0>);
 }
 
 }  // namespace

@@ -98,16 +98,11 @@ __global__ void __launch_bounds__(32 * kGpuMaxWarps) forward_kernel(ForwardArgum
         for (int t = 0; t < kGpuSegmentSteps; ++t)
           if (t >= segment.valid) dt[t][0] = dt[t][1] = 0;
       }
-      // Adds C h to the sums: behind the barrier of this round's exchange, so that the route before
-      // has left them.
+      // Behind the barrier of this round's exchange: the route before has left the sums.
       const int origin = segment.sum(route);
-      const auto add_to_sums = [&](int t, float factor, float y0, float y1) {
-        const bool inside = t < segment.valid && args.out.data != nullptr;
-        auto* sum = reinterpret_cast<float2*>(sums + sum_index(origin + t * route.sum_step, 2 * g));
-        float2 so_far = make_float2(0, 0);
-        if (inside) so_far = *sum;
-        so_far = make_float2(fmaf(factor, y0, so_far.x), fmaf(factor, y1, so_far.y));
-        if (inside) *sum = so_far;
+      const auto add = [&](int t, float y0, float y1) {
+        add_to_sums(sums, origin + t * route.sum_step, g,
+                    t < segment.valid && args.out.data != nullptr, y0, y1);
       };
 
       float y[kSingle ? 1 : kGpuSegmentSteps][2] = {};
@@ -151,12 +146,12 @@ __global__ void __launch_bounds__(32 * kGpuMaxWarps) forward_kernel(ForwardArgum
             h[i] = fmaf(a[t][i], h[i], b[t][i]);
             if (!kSingle) y[t][i] = fmaf(C[t], h[i], y[t][i]);
           }
-          if (kSingle) add_to_sums(t, C[t], h[0], h[1]);
+          if (kSingle) add(t, C[t] * h[0], C[t] * h[1]);
         }
       }
       if (!kSingle)
 #pragma unroll
-        for (int t = 0; t < kGpuSegmentSteps; ++t) add_to_sums(t, 1, y[t][0], y[t][1]);
+        for (int t = 0; t < kGpuSegmentSteps; ++t) add(t, y[t][0], y[t][1]);
     }
     __syncthreads();  // before relay.start of the next route, and before the sums are read
   }

@@ -198,7 +198,7 @@ struct RouteWeights {
 };
 
 // The rows that pick B and C out of a record, as matrix A: number `index_B` for rows below 8,
-// `index_C` for the others; -1: none.
+// `index_C` for the others.
 template <typename T>
 __device__ __forceinline__ FragmentA<T> selector(int index_B, int index_C) {
   FragmentA<T> result;

@@ -107,6 +107,16 @@ __device__ __forceinline__ void start_sums(const GpuPlanes<const T>& from, int w
   }
 }
 
+// Adds to the sums of channels 2g and 2g + 1 of one place, unless it is not `inside`.
+__device__ __forceinline__ void add_to_sums(float* sums, int place, int g, bool inside, float first,
+                                            float second) {
+  auto* sum = reinterpret_cast<float2*>(sums + sum_index(place, 2 * g));
+  float2 so_far = make_float2(0, 0);
+  if (inside) so_far = *sum;  // one predicated access each, no branch
+  so_far = make_float2(so_far.x + first, so_far.y + second);
+  if (inside) *sum = so_far;
+}
+
 // Writes a tile's sums, converted, to `out`; all threads of the block take part, behind a barrier.
 template <typename Out>
 __device__ __forceinline__ void write_sums(const GpuPlanes<Out>& out, int width, int channels,

@@ -14,12 +14,12 @@ namespace {
 // Ends a recording that something illegal has broken. On success capture_end() does all of this: the
 // stream leaves capture mode, the allocator stops to serve it from the graph's memory, and the random
 // generator believes no longer that it is being recorded; the last by a fresh copy of its state.
-void abandon(at::cuda::CUDAGraph& graph) {
+void abandon(at::cuda::CUDAGraph& graph, at::cuda::MempoolId_t memory) {
   const c10::DeviceIndex device = c10::cuda::current_device();
   try {
     graph.capture_end();
   } catch (const c10::Error&) {
-    c10::cuda::CUDACachingAllocator::endAllocateToPool(device, graph.pool());
+    c10::cuda::CUDACachingAllocator::endAllocateToPool(device, memory);
     at::Generator generator = at::cuda::detail::getDefaultCUDAGenerator(device);
     const std::lock_guard<std::mutex> lock(generator.mutex());
     generator.graphsafe_set_state(generator.clone());
@@ -42,8 +42,10 @@ std::unique_ptr<DeviceGraph> DeviceGraph::capture(const std::function<void()>& w
   c10::cuda::device_synchronize();
   // What the runs before have left in the cache is too much beside the graph's own memory.
   c10::cuda::CUDACachingAllocator::emptyCache();
+  // Ours from the start: a graph names its memory only after a capture that succeeded.
+  const at::cuda::MempoolId_t memory = at::cuda::graph_pool_handle();
   try {
-    graph.capture_begin();
+    graph.capture_begin(memory);
   } catch (const c10::Error& error) {
     refuse(error);
   }
@@ -51,7 +53,7 @@ std::unique_ptr<DeviceGraph> DeviceGraph::capture(const std::function<void()>& w
     work();
     graph.capture_end();
   } catch (const std::exception& error) {
-    abandon(graph);
+    abandon(graph, memory);
     refuse(error);
   }
   return result;

@@ -132,6 +132,25 @@ std::vector<Case> types_and_layouts() {
                        .rank = rank,
                        .dtype = dtype,
                        .out_dtype = rank % 4 == 0 ? dtype : DType::kFloat32});
+  // Lines of whole segments; blocks of one warp, of several, and channels that do not fill a block.
+  for (const int64_t side : {7, 14, 21, 28})
+    for (const DType dtype : {DType::kBFloat16, DType::kFloat16})
+      cases.push_back({.batch = side == 7 ? 3 : 1,
+                       .channels = 18,
+                       .height = side,
+                       .width = side == 21 ? 7 : side,
+                       .rank = side - side % 2,
+                       .dtype = dtype,
+                       .out_dtype = side % 4 == 0 ? DType::kFloat32 : dtype});
+  for (const std::vector<int64_t>& routes :
+       {std::vector<int64_t>{0}, {0, 0, 6, 6}, {9, 3, 13, 2, 4, 5}})
+    cases.push_back({.batch = 1,
+                     .channels = 16,
+                     .height = 14,
+                     .width = 21,
+                     .rank = 6,
+                     .routes = routes,
+                     .dtype = DType::kBFloat16});
   for (const DType dtype : {DType::kBFloat16, DType::kFloat16})
     cases.push_back({.channels = 20, .rank = 6, .dtype = dtype, .float_weight = true});
   return cases;
@@ -159,7 +178,22 @@ INSTANTIATE_TEST_SUITE_P(
                            .height = 20,
                            .width = 21,
                            .rank = 6,
-                           .dtype = DType::kBFloat16}));
+                           .dtype = DType::kBFloat16},
+                      Case{.batch = 2,
+                           .channels = 20,
+                           .height = 31,
+                           .width = 17,
+                           .rank = 12,
+                           .routes = {8, 9, 10, 11, 12, 13, 14, 15},
+                           .dtype = DType::kBFloat16,
+                           .out_dtype = DType::kBFloat16},
+                      Case{.batch = 1,
+                           .channels = 16,
+                           .height = 9,
+                           .width = 130,
+                           .rank = 24,
+                           .routes = {0, 1, 2, 3, 4, 5, 6, 7},
+                           .dtype = DType::kFloat16}));
 
 TEST(Ss2dGpuOperator, TwoRunsGiveTheSameBits) {
   if (!have_gpu()) GTEST_SKIP() << "no GPU: " << why_no_gpu();

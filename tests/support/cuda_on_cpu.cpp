@@ -43,10 +43,15 @@ namespace {
 
 constexpr std::size_t kStackBytes = 128 * 1024;
 constexpr int kLanes = 32;
+constexpr int kNamedBarriers = 16;  // number 0 is block_barrier's
 
 struct Warp {
   int arrived = 0, exchanges = 0;  // lanes at the exchange under way; exchanges completed
   alignas(16) unsigned char offers[2][kLanes * kLargestExchange];
+};
+
+struct Barrier {
+  int arrived = 0, completed = 0;
 };
 
 struct Fiber {
@@ -62,8 +67,8 @@ struct Block {
   std::vector<Fiber> fibers;
   std::vector<Warp> warps;
   std::vector<unsigned char> shared;
-  int arrived = 0, barriers = 0, alive = 0;
-  int current = 0;
+  Barrier barrier, named[kNamedBarriers];
+  int alive = 0, current = 0;
   void* scheduler = nullptr;
   void (*thread)(void*) = nullptr;
   void* context = nullptr;
@@ -132,14 +137,26 @@ void wait_for_change(const int& counter, int seen) {
 
 }  // namespace
 
-void block_barrier() {
-  const int seen = block.barriers;
-  if (++block.arrived == static_cast<int>(block.fibers.size())) {
-    block.arrived = 0;
-    ++block.barriers;
-  } else {
-    wait_for_change(block.barriers, seen);
+namespace {
+
+void meet(Barrier& barrier, int threads, bool waits) {
+  const int seen = barrier.completed;
+  if (++barrier.arrived == threads) {
+    barrier.arrived = 0;
+    ++barrier.completed;
+  } else if (waits) {
+    wait_for_change(barrier.completed, seen);
   }
+}
+
+}  // namespace
+
+void block_barrier() { meet(block.barrier, static_cast<int>(block.fibers.size()), true); }
+
+void named_barrier(int barrier, int threads, bool waits) {
+  if (barrier < 1 || barrier >= kNamedBarriers)
+    throw_error<DeviceError>("barrier {}: expected 1 to {}", barrier, kNamedBarriers - 1);
+  meet(block.named[barrier], threads, waits);
 }
 
 const unsigned char* warp_exchange(const void* value, int bytes) {
@@ -177,7 +194,8 @@ void run_grid(const char* what, int64_t grid, int threads, int64_t shared_bytes,
     blockIdx = {static_cast<unsigned>(b), 0, 0};
     // Exactly what was asked for, so that the sanitizer sees the end; + 127 to align the start.
     block.shared.assign(static_cast<std::size_t>(shared_bytes) + 127, 0xFF);
-    block.arrived = 0;
+    block.barrier.arrived = 0;
+    for (Barrier& barrier : block.named) barrier.arrived = 0;
     block.alive = threads;
     for (Fiber& fiber : block.fibers) start(fiber);
     while (block.alive > 0) {

@@ -84,6 +84,8 @@ inline constexpr int kLargestExchange = 64;  // bytes that a lane may offer its 
 
 // Waits until all threads of the block have called it.
 void block_barrier();
+// Barriers 1 to 15: waits until `threads` threads have called it; without `waits` it only arrives.
+void named_barrier(int barrier, int threads, bool waits);
 // Offers `bytes` at `value` to the warp, waits for all its lanes; what lane i offered is at i *
 // kLargestExchange behind the returned address until the warp's next exchange but one.
 const unsigned char* warp_exchange(const void* value, int bytes);
@@ -115,7 +117,15 @@ template <typename T>
 T* offset_bytes(T* base, int a, int b) {
   return reinterpret_cast<T*>(reinterpret_cast<std::uintptr_t>(base) + int64_t{a} * b);
 }
+inline uint32_t read_again(const uint32_t* address) { return *address; }
 inline void keep(int&) {}
+
+inline void barrier_wait(int barrier, int threads) {
+  on_cpu::named_barrier(barrier, threads, true);
+}
+inline void barrier_arrive(int barrier, int threads) {
+  on_cpu::named_barrier(barrier, threads, false);
+}
 
 inline void copy_async_16(void* shared, const void* global) { std::memcpy(shared, global, 16); }
 inline void commit_copies() {}
@@ -232,6 +242,12 @@ inline void mma_f16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2
                     const float (&c)[4]) {
   on_cpu::multiply_fragments(d, a, b, c, 16,
                              [](uint32_t word, int i) { return on_cpu::half_of(word, i, false); });
+}
+inline void mma_bf16_half(float (&d)[4], const uint32_t (&a)[4], uint32_t b, const float (&c)[4]) {
+  mma_bf16(d, {a[0], a[1], 0, 0}, {b, 0}, c);
+}
+inline void mma_f16_half(float (&d)[4], const uint32_t (&a)[4], uint32_t b, const float (&c)[4]) {
+  mma_f16(d, {a[0], a[1], 0, 0}, {b, 0}, c);
 }
 inline void mma_tf32(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2],
                      const float (&c)[4]) {

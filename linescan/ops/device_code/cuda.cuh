@@ -41,9 +41,24 @@ __device__ __forceinline__ T* offset_bytes(T* base, int a, int b) {
   asm("mad.wide.s32 %0, %1, %2, %3;" : "=l"(result) : "r"(a), "r"(b), "l"(base));
   return result;
 }
+// Reads a word once more, where the compiler would rather keep what it has read before.
+__device__ __forceinline__ uint32_t read_again(const uint32_t* address) {
+  uint32_t word;
+  asm volatile("ld.global.nc.b32 %0, [%1];" : "=r"(word) : "l"(address));
+  return word;
+}
 // Makes the assembler keep a number that is the same in the whole warp, instead of computing it anew
 // wherever it is used; it does not see through a shuffle.
 __device__ __forceinline__ void keep(int& number) { number = __shfl_sync(kAllLanes, number, 0); }
+
+// Barriers 1 to 15 of a block, for `threads` threads, whole warps, of which some wait and the others only
+// arrive; what these wrote before is then visible to those that waited.
+__device__ __forceinline__ void barrier_wait(int barrier, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+__device__ __forceinline__ void barrier_arrive(int barrier, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
 
 // 16 bytes from global to shared memory without passing registers; both 16-byte aligned.
 __device__ __forceinline__ void copy_async_16(void* shared, const void* global) {
@@ -78,6 +93,20 @@ __device__ __forceinline__ void mma_f16(float (&d)[4], const uint32_t (&a)[4],
       : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "f"(c[0]), "f"(c[1]),
         "f"(c[2]), "f"(c[3]));
+}
+__device__ __forceinline__ void mma_bf16_half(float (&d)[4], const uint32_t (&a)[4], uint32_t b,
+                                              const float (&c)[4]) {  // k = 8, of a two words
+  asm("mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, "
+      "{%4,%5}, {%6}, {%7,%8,%9,%10};"
+      : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(b), "f"(c[0]), "f"(c[1]), "f"(c[2]), "f"(c[3]));
+}
+__device__ __forceinline__ void mma_f16_half(float (&d)[4], const uint32_t (&a)[4], uint32_t b,
+                                             const float (&c)[4]) {  // k = 8, of a two words
+  asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, "
+      "{%4,%5}, {%6}, {%7,%8,%9,%10};"
+      : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(b), "f"(c[0]), "f"(c[1]), "f"(c[2]), "f"(c[3]));
 }
 __device__ __forceinline__ void mma_tf32(float (&d)[4], const uint32_t (&a)[4],
                                          const uint32_t (&b)[2], const float (&c)[4]) {  // k = 8

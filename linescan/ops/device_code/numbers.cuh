@@ -6,6 +6,7 @@
 #endif
 
 #include <cstdint>
+#include <type_traits>
 
 #include "linescan/base/dtype.h"
 #include "linescan/ops/device_code/cuda.cuh"
@@ -49,6 +50,19 @@ __device__ __forceinline__ BFloat16 from_float<BFloat16>(float x) {
 #endif
 }
 
+// Two neighbours in memory, as one word: of low and high half.
+template <typename T>
+__device__ __forceinline__ uint32_t pair_from_floats(float low, float high) {
+#ifndef LINESCAN_CUDA_ON_CPU
+  if constexpr (std::is_same_v<T, BFloat16>) {
+    uint32_t bits;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
+    return bits;
+  }
+#endif
+  return from_float<T>(low).bits | uint32_t{from_float<T>(high).bits} << 16;
+}
+
 // Element `at` of an array whose type is known at run time only.
 __device__ __forceinline__ float read_as_float(const void* data, DType dtype, int64_t at) {
   switch (dtype) {
@@ -67,5 +81,33 @@ template <typename T, int kCount>
 struct alignas(sizeof(T) * kCount) Pack {
   T values[kCount];
 };
+
+// Two neighbouring numbers as they lie in memory, aligned: one word of half types.
+template <typename T>
+struct Two {
+  uint32_t word;
+
+  __device__ __forceinline__ float operator[](int i) const {
+    if constexpr (std::is_same_v<T, BFloat16>)
+      return __uint_as_float(i == 0 ? word << 16 : word & 0xFFFF0000u);
+    else
+      return to_float(T{static_cast<uint16_t>(i == 0 ? word : word >> 16)});
+  }
+};
+template <>
+struct Two<float> {
+  float2 values;
+
+  __device__ __forceinline__ float operator[](int i) const { return i == 0 ? values.x : values.y; }
+};
+
+// Reads them through the read-only cache.
+template <typename T>
+__device__ __forceinline__ Two<T> read_two(const T* at) {
+  if constexpr (sizeof(T) == 2)
+    return {__ldg(reinterpret_cast<const unsigned*>(at))};
+  else
+    return {__ldg(reinterpret_cast<const float2*>(at))};
+}
 
 }  // namespace linescan

@@ -50,6 +50,15 @@ __device__ __forceinline__ void multiply(float (&d)[4], const FragmentA<Float16>
                                          const FragmentB<Float16>& b, const float (&c)[4]) {
   mma_f16(d, a.words, b.words, c);
 }
+// Of depth 8: the first two words of A's lanes, one of B's.
+__device__ __forceinline__ void multiply_half(float (&d)[4], const FragmentA<BFloat16>& a,
+                                              uint32_t b, const float (&c)[4]) {
+  mma_bf16_half(d, a.words, b, c);
+}
+__device__ __forceinline__ void multiply_half(float (&d)[4], const FragmentA<Float16>& a,
+                                              uint32_t b, const float (&c)[4]) {
+  mma_f16_half(d, a.words, b, c);
+}
 // A is zero but for a few ones.
 template <typename T>
 __device__ __forceinline__ void multiply_selector(float (&d)[4], const FragmentA<T>& a,

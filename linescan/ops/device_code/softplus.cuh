@@ -34,6 +34,12 @@ __device__ __forceinline__ float softplus_short(float x) {
   return fmaf(0.693147181f, log2_approx(1.0f + exp2_approx(-fabsf(x) * kLog2e)), fmaxf(x, 0.0f));
 }
 
+// softplus_short(x) / ln 2.
+__device__ __forceinline__ float softplus_base2(float x) {
+  const float z = kLog2e * x;
+  return log2_approx(1.0f + exp2_approx(-fabsf(z))) + fmaxf(z, 0.0f);
+}
+
 // softplus or softplus_short, and the derivative, which is sigmoid(x) (and rounds to 1 above 20).
 template <bool kShort>
 __device__ __forceinline__ float softplus_and_slope(float x, float& slope) {

@@ -14,32 +14,13 @@
 #include <type_traits>
 
 #include "linescan/ops/device_code/dispatch.cuh"
-#include "linescan/ops/ss2d/gpu_backward_sums.cuh"
-#include "linescan/ops/ss2d/gpu_channel_sums.cuh"
-#include "linescan/ops/ss2d/gpu_launch.cuh"
+#include "linescan/ops/ss2d/gpu_backward.cuh"
 #include "linescan/ops/ss2d/gpu_recurrence.cuh"
 #include "linescan/ops/ss2d/gpu_states.cuh"
 #include "linescan/ops/ss2d/gpu_sums.cuh"
 
 namespace linescan {
 namespace {
-
-template <typename T>
-struct BackwardArguments : Ss2dGpuArguments<T> {
-  GpuPlanes<const void> gout;
-  DType gout_dtype;
-  GpuPlanes<T> gx;
-  const float* entering;   // PieceStates
-  const float* returning;  // likewise, of the gradient
-  float* starts;           // StateTable
-  RecordSums record_sums;
-  ParameterSums parameter_sums;
-
-  template <typename G>
-  __device__ GpuPlanes<const G> gout_as() const {
-    return {static_cast<const G*>(gout.data), gout.batch, gout.channel, gout.pixel};
-  }
-};
 
 // D gy, whatever type gy has.
 template <typename T, class Scale>
@@ -59,18 +40,14 @@ __device__ __forceinline__ void start_sums_with_gout(const BackwardArguments<T>&
   }
 }
 
-// G: the type of gout, or void: known at run time only. kHeld > 0: one state.
-template <typename T, typename G, int kHeld>
+template <typename T>
 __global__ void __launch_bounds__(32 * kGpuBackwardWarps)
     backward_kernel(BackwardArguments<T> args) {
-  constexpr bool kSingle = kHeld > 0;
-  // The type of the products that sum over channels.
-  using Number = std::conditional_t<(kHeld > 0), BFloat16, float>;
   const BlockPlace place(args);
   const int warps = blockDim.x / 32, warp = threadIdx.x / 32;
   const int g = threadIdx.x % 32 / 4, q = threadIdx.x % 4;
   auto* sums = reinterpret_cast<float*>(shared_memory());
-  const int states = kSingle ? 1 : args.states;
+  const int states = args.states;
   Relay relay(sums + place.height * place.pitch() * kGpuChannels, carries_of_block(args), states);
   int channel[2];
   bool exists[2];
@@ -79,97 +56,56 @@ __global__ void __launch_bounds__(32 * kGpuBackwardWarps)
     exists[i] = c < args.channels;
     channel[i] = min(c, args.channels - 1);
   }
-  // Two channels at once for typed gout; those past the end read others' gradients, to no effect.
-  const int gout_channel =
-      std::is_void_v<G> ? channel[0] : min(place.group * kGpuChannels + 2 * g, args.channels - 2);
-  const int64_t gout_first = place.image * args.gout.batch + gout_channel * args.gout.channel;
+  const int64_t gout_first = place.image * args.gout.batch + channel[0] * args.gout.channel;
   const int64_t gout_second = place.image * args.gout.batch + channel[1] * args.gout.channel;
-  using GoutPair = std::conditional_t<std::is_void_v<G>, float2, Pack<G, 2>>;
-  const auto read_gout = [&](const Segment& segment, const TileRoute& route, int t) -> GoutPair {
-    const int pixel = segment.first_pixel(route) + segment.clamp(t) * route.pixel_step;
-    if constexpr (std::is_void_v<G>) {
-      const int64_t at = pixel * args.gout.pixel;
-      return {read_as_float(args.gout.data, args.gout_dtype, gout_first + at),
-              read_as_float(args.gout.data, args.gout_dtype, gout_second + at)};
-    } else {  // packed (launch_backward)
-      const auto* at = offset_bytes(static_cast<const G*>(args.gout.data) + gout_first, pixel,
-                                    static_cast<int>(args.gout.pixel * sizeof(G)));
-      return *reinterpret_cast<const GoutPair*>(at);
-    }
-  };
-  const FactorRows<T, kHeld> factors(args);
   // D gy of all routes; the barrier of the first exchange makes it visible.
   start_sums_with_gout(args, place, sums, [&](int c) { return skip_of_routes(args, c); });
 
   for (int k = 0; k < args.routes; ++k) {
     const TileRoute route(args, place, args.codes[k]);
-    const LaneRoute<T, kHeld> lane(args, place, route, k);
-    const RouteWeights<T, kHeld> weights(args, place, k);
+    const LaneRoute<T> lane(args, place, route, k);
+    const RouteWeights<T> weights(place, k);
     const PieceStates<T> entrance(args, args.entering, place, route, k, channel);
     const PieceStates<T> ending(args, args.returning, place, route, k, channel);
     const auto decay_rate = [&](int n, int i) {  // A
       const int64_t row = static_cast<int64_t>(k) * args.channels + channel[i];
       return -exp2_approx(kLog2e * __ldg(args.A_log + row * states + n));
     };
-    float bias[2], A[2];
-    for (int i = 0; i < 2; ++i) {
+    float bias[2];
+    for (int i = 0; i < 2; ++i)
       bias[i] = args.dt_bias[static_cast<int64_t>(k) * args.channels + channel[i]];
-      if (kSingle) A[i] = decay_rate(0, i);
-    }
     const int last_line = route.lines - 1;
     if (warp == 0 && q == 0)
       for (int n = 0; n < states; ++n)
         relay.start(n, g,
                     make_float2(ending.state(last_line, n, 0), ending.state(last_line, n, 1)));
     const ParameterSums::Place sum_place = args.parameter_sums.place(args, place, k, warp, channel);
-    if (kHeld == 0) sum_place.clear(exists);
-    const RecordSums::Route record_sums = args.record_sums.route(args, place, route, k);
-    // Rows that take channels to records: dt_weight transposed; sums for B and C in the last part.
-    FragmentA<Number> columns[kHeld > 0 ? kHeld : 1], row_B, row_C;
-    if constexpr (kHeld > 0) {
-#pragma unroll
-      for (int part = 0; part < kHeld; ++part)
-        columns[part] = weight_columns<Number>(args, place, k, part);
-      row_B = sum_row<Number>(args, place, args.rank % kDepth);
-      row_C = sum_row<Number>(args, place, args.rank % kDepth + 1);
-    }
-    float g_bias[2] = {}, g_A[2] = {}, g_D[2] = {};
-    // gdt_weight of the lane's channels: columns 2q, 2q + 1 of every eight numbers of a record.
-    float g_weight[kHeld > 0 ? 2 * kHeld : 1][4] = {};
+    sum_place.clear(exists);
+    const RecordSums<float>::Route record_sums = args.record_sums.route(args, place, route, k);
+    float g_bias[2] = {}, g_D[2] = {};
 
     int chunks = route.chunks();
     keep(chunks);
     const int rounds = (chunks + warps - 1) / warps;
     int chunk = (rounds - 1) * warps + warp;
-    // A chunk's inputs are fetched while the one before it is worked on, if they fit the registers.
-    constexpr bool kAhead = kHeld == 1;
-    ChunkInput<T, kHeld> next;
-    GoutPair next_gout[kGpuSegmentSteps];
-    const auto load_next = [&](int number) {
-      lane.load(next, number);
-#pragma unroll
-      for (int t = 0; t < kGpuSegmentSteps; ++t) next_gout[t] = read_gout(next.segment, route, t);
-    };
-    if (kAhead) load_next(chunk);
     for (int round = 0; round < rounds; ++round, chunk -= warps) {
-      if (!kAhead) load_next(chunk);
-      const ChunkInput<T, kHeld> input = next;
+      ChunkInput<T> input;
+      lane.load(input, chunk);
       const Segment segment = input.segment;
       float gy[kGpuSegmentSteps][2];
 #pragma unroll
       for (int t = 0; t < kGpuSegmentSteps; ++t) {
         const bool inside = t < segment.valid;
-        if constexpr (std::is_void_v<G>) {
-          gy[t][0] = inside ? next_gout[t].x : 0.0f;
-          gy[t][1] = inside ? next_gout[t].y : 0.0f;
-        } else {
-          gy[t][0] = inside ? to_float(next_gout[t].values[0]) : 0.0f;
-          gy[t][1] = inside ? to_float(next_gout[t].values[1]) : 0.0f;
-        }
+        const int64_t at =
+            (segment.first_pixel(route) + segment.clamp(t) * route.pixel_step) * args.gout.pixel;
+        const auto read = [&](int64_t first) {
+          return inside ? read_as_float(args.gout.data, args.gout_dtype, first + at) : 0.0f;
+        };
+        gy[t][0] = read(gout_first);
+        gy[t][1] = read(gout_second);
       }
-      if (kAhead) load_next(max(0, chunk - warps));
       float dt[2 * kGpuProducts][2], slope[2 * kGpuProducts][2];
-      weights.multiply(lane, input, chunk, bias, [&](int t, float d0, float d1) {
+      weights.multiply(lane, chunk, bias, [&](int t, float d0, float d1) {
         constexpr bool kShort = sizeof(T) == 2;
         dt[t][0] = softplus_and_slope<kShort>(d0, slope[t][0]);
         dt[t][1] = softplus_and_slope<kShort>(d1, slope[t][1]);
@@ -180,7 +116,8 @@ __global__ void __launch_bounds__(32 * kGpuBackwardWarps)
 
       const int origin = segment.sum(route);
       const auto add = [&](int t, const float(&to_x)[2]) {
-        add_to_sums(sums, origin + t * route.sum_step, g, t < segment.valid, to_x[0], to_x[1]);
+        add_to_sums(sums, place, origin + t * route.sum_step, g, t < segment.valid, to_x[0],
+                    to_x[1]);
       };
       // The gradient of delta from what its size has gathered; adds to the parameters' sums.
       const auto finish_delta = [&](int t, float(&g_dt)[2]) {
@@ -192,12 +129,12 @@ __global__ void __launch_bounds__(32 * kGpuBackwardWarps)
         }
       };
       StepValues g_delta = {};
-      float gx[kGpuSegmentSteps][2] = {};  // kHeld == 0
+      float gx[kGpuSegmentSteps][2] = {};
       for (int n = 0; n < states; ++n) {
-        if (!kSingle)
-          for (int i = 0; i < 2; ++i) A[i] = decay_rate(n, i);
+        float A[2];
+        for (int i = 0; i < 2; ++i) A[i] = decay_rate(n, i);
         float B[2 * kGpuProducts], C[2 * kGpuProducts];
-        factors.multiply(lane, input, n, B, C);
+        read_factors(lane, segment, n, B, C);
         float a[kGpuSegmentSteps][2], b[kGpuSegmentSteps][2];
         float h[kGpuSegmentSteps + 1][2];  // h[t] enters step t
 
@@ -259,77 +196,37 @@ __global__ void __launch_bounds__(32 * kGpuBackwardWarps)
             to_C[i] = gy[t][i] * h[t + 1][i];
           }
         };
-        if constexpr (kHeld > 0) {
-          // Two steps are the columns of one product: their records are done at once.
+        StepValues to_B = {}, to_C = {};
 #pragma unroll
-          for (int j = kGpuProducts - 1; j >= 0; --j) {
-            float to_B[2][2] = {}, to_C[2][2] = {};
-#pragma unroll
-            for (int i = 1; i >= 0; --i) {
-              const int t = 2 * j + i;
-              if (t >= kGpuSegmentSteps) continue;
-              float to_x[2] = {};
-              step_back(t, to_x, g_delta[t], to_B[i], to_C[i]);
-              finish_delta(t, g_delta[t]);
-              add(t, to_x);
-            }
-#pragma unroll
-            for (int part = 0; part < kHeld; ++part) {
-              float record[4] = {};
-              add_channel_product(record, columns[part], &g_delta[2 * j]);
-              if (part == kHeld - 1) {
-                add_channel_product(record, row_B, to_B);
-                add_channel_product(record, row_C, to_C);
-              }
-              store_records(record_sums, segment, part, j, args.record, record);
-            }
-          }
-          g_A[0] += sum_A[0];
-          g_A[1] += sum_A[1];
-        } else {
-          StepValues to_B = {}, to_C = {};
-#pragma unroll
-          for (int t = kGpuSegmentSteps - 1; t >= 0; --t)
-            step_back(t, gx[t], g_delta[t], to_B[t], to_C[t]);
-          sum_place.add_A(n, exists, sum_A);
-          store_factors(record_sums, segment, args.rank + n, args.rank + states + n, exists, to_B,
-                        to_C);
-        }
+        for (int t = kGpuSegmentSteps - 1; t >= 0; --t)
+          step_back(t, gx[t], g_delta[t], to_B[t], to_C[t]);
+        sum_place.add_A(n, exists, sum_A);
+        store_factors(record_sums, segment, args.rank + n, args.rank + states + n, exists, to_B,
+                      to_C);
       }
 
-      if constexpr (kHeld > 0) {
 #pragma unroll
-        for (int part = 0; part < kHeld; ++part)
-          multiply_by_records(g_weight[2 * part], g_weight[2 * part + 1], g_delta, input, part);
-      } else {
+      for (int t = 0; t < kGpuSegmentSteps; ++t) {
+        finish_delta(t, g_delta[t]);
+        add(t, gx[t]);
+      }
+      for (int part = 0; part * kDepth < args.rank; ++part) {
+        const FragmentA<float> columns = weight_columns<float>(args, place, k, part);
 #pragma unroll
-        for (int t = 0; t < kGpuSegmentSteps; ++t) {
-          finish_delta(t, g_delta[t]);
-          add(t, gx[t]);
+        for (int j = 0; j < kGpuProducts; ++j) {
+          float record[4] = {};
+          add_channel_product(record, columns, &g_delta[2 * j]);
+          store_records<float>(record_sums, segment.line, segment.position, segment.valid, part, j,
+                               args.rank, record);
         }
-        for (int part = 0; part * kDepth < args.rank; ++part) {
-          columns[0] = weight_columns<Number>(args, place, k, part);
-#pragma unroll
-          for (int j = 0; j < kGpuProducts; ++j) {
-            float record[4] = {};
-            add_channel_product(record, columns[0], &g_delta[2 * j]);
-            store_records(record_sums, segment, part, j, args.rank, record);
-          }
-          for (int half = 0; half < 2; ++half) {
-            float weight_sum[4] = {};
-            multiply_by_records(weight_sum, g_delta, lane, segment, 2 * part + half);
-            sum_place.add_weights(2 * part + half, exists, weight_sum);
-          }
+        for (int half = 0; half < 2; ++half) {
+          float weight_sum[4] = {};
+          multiply_by_records(weight_sum, g_delta, lane, segment, 2 * part + half);
+          sum_place.add_weights(2 * part + half, exists, weight_sum);
         }
       }
     }
     sum_place.finish(exists, g_bias, g_D);
-    if constexpr (kHeld > 0) {
-      sum_place.store_A(exists, g_A);
-#pragma unroll
-      for (int tile = 0; tile < 2 * kHeld; ++tile)
-        sum_place.store_weights(tile, exists, g_weight[tile]);
-    }
     __syncthreads();  // before relay.start of the next route, and before the sums are read
   }
   write_sums(args.gx, args.width, args.channels, place, sums);
@@ -337,41 +234,17 @@ __global__ void __launch_bounds__(32 * kGpuBackwardWarps)
 
 template <typename T>
 void launch_backward(const BackwardArguments<T>& args, const Ss2dGpuPlan& plan, int64_t images,
-                     GpuStream stream) {
-  const auto run = [&](auto kernel) {
-    launch("ss2d backward", kernel,
-           {plan.blocks_an_image() * images, static_cast<int>(plan.block), plan.shared_bytes},
-           stream, args);
-  };
+                     T* gprojection, GpuStream stream) {
   if constexpr (std::is_same_v<T, BFloat16>) {
-    const auto run_held = [&]<typename G>() {
-      switch (held_parts(args)) {
-        case 1:
-          return run(backward_kernel<T, G, 1>);
-        case 2:
-          return run(backward_kernel<T, G, 2>);
-        case 3:
-          return run(backward_kernel<T, G, 3>);
-        case 4:
-          return run(backward_kernel<T, G, 4>);
-        case 5:
-          return run(backward_kernel<T, G, 5>);
-        default:
-          return run(backward_kernel<T, void, 0>);
-      }
-    };
-    const GpuPlanes<const void>& gout = args.gout;
-    const auto packed = [&](int64_t bytes) {
-      return gout.channel == 1 && gout.batch % 2 == 0 && gout.pixel % 2 == 0 &&
-             gout.pixel * bytes < (int64_t{1} << 31) &&
-             reinterpret_cast<std::uintptr_t>(gout.data) % (2 * bytes) == 0;
-    };
-    if (args.gout_dtype == DType::kBFloat16 && packed(2))
-      return run_held.template operator()<BFloat16>();
-    if (args.gout_dtype == DType::kFloat32 && packed(4))
-      return run_held.template operator()<float>();
+    if (packs_backward(args)) {
+      launch_packed_backward(args, plan, images, stream);
+      return sum_records(args, args.packed_record_sums, gprojection, stream);
+    }
   }
-  run(backward_kernel<T, void, 0>);
+  launch("ss2d backward", backward_kernel<T>,
+         {plan.blocks_an_image() * images, static_cast<int>(plan.block), plan.shared_bytes}, stream,
+         args);
+  sum_records(args, args.record_sums, gprojection, stream);
 }
 
 }  // namespace
@@ -392,6 +265,7 @@ void backward(const Ss2dProblem& p, const Ss2dGradients& g, const Ss2dGpuPlan& p
     if (size.batch * plan.blocks_an_image() > 0) {
       for_each_slice(args, size.batch, plan.slice, [&](int64_t images) {
         args.record_sums = {parts.records, images};
+        args.packed_record_sums = {reinterpret_cast<T*>(parts.records), images};
         args.entering = entering_states(args, images, parts.entering, stream);
         args.returning =
             returning_states(args, args.gout, args.gout_dtype, images, parts.returning, stream);
@@ -400,8 +274,7 @@ void backward(const Ss2dProblem& p, const Ss2dGradients& g, const Ss2dGpuPlan& p
                                                    args.routes * args.chunks * kGpuChannels;
         else
           chunk_states(args, plan, images, args.entering, args.starts, stream);
-        launch_backward(args, plan, images, stream);
-        sum_records(args, args.record_sums, g.projection.as<T>(), stream);
+        launch_backward(args, plan, images, g.projection.as<T>(), stream);
       });
     }
     const int64_t count = size.batch * plan.tile_rows * plan.tile_columns * (plan.block / 32);

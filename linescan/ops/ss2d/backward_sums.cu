@@ -8,14 +8,23 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kSumWarps = 16;  // parts of the parts
 
-template <typename T>
+// kPack numbers a thread, next to each other in every group.
+template <typename T, typename Number, int kPack>
 __global__ void __launch_bounds__(kThreads)
-    sum_records_kernel(const float* sums, int64_t groups, int64_t count, T* gprojection) {
-  const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+    sum_records_kernel(const Number* sums, int64_t groups, int64_t count, T* gprojection) {
+  const int64_t i = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * kPack;
   if (i >= count) return;
-  float sum = 0;
-  for (int64_t group = 0; group < groups; ++group) sum += sums[group * count + i];
-  gprojection[i] = from_float<T>(sum);
+  float sum[kPack] = {};
+#pragma unroll 4
+  for (int64_t group = 0; group < groups; ++group) {
+    const auto pack = *reinterpret_cast<const Pack<Number, kPack>*>(sums + group * count + i);
+#pragma unroll
+    for (int n = 0; n < kPack; ++n) sum[n] += to_float(pack.values[n]);
+  }
+  Pack<T, kPack> result;
+#pragma unroll
+  for (int n = 0; n < kPack; ++n) result.values[n] = from_float<T>(sum[n]);
+  *reinterpret_cast<Pack<T, kPack>*>(gprojection + i) = result;
 }
 
 struct ParameterTargets {
@@ -79,13 +88,26 @@ BackwardWorkspace::BackwardWorkspace(const Ss2dSize& size, const Ss2dGpuPlan& pl
   take(parameters, parts.parameters);
 }
 
-template <typename T>
-void sum_records(const Ss2dGpuArguments<T>& args, const RecordSums& sums, T* gprojection,
+template <typename T, typename Number>
+void sum_records(const Ss2dGpuArguments<T>& args, const RecordSums<Number>& sums, T* gprojection,
                  GpuStream stream) {
   const int64_t image = static_cast<int64_t>(args.height) * args.width * args.routes * args.record;
   const int64_t count = sums.slots * image;
-  launch("ss2d sum_records", sum_records_kernel<T>, {(count + kThreads - 1) / kThreads, kThreads},
-         stream, sums.data, args.channel_groups, count, gprojection + args.first_image * image);
+  gprojection += args.first_image * image;
+  const auto run = [&]<int kPack>() {
+    launch("ss2d sum_records", sum_records_kernel<T, Number, kPack>,
+           {(count / kPack + kThreads - 1) / kThreads, kThreads}, stream, sums.data,
+           args.channel_groups, count, gprojection);
+  };
+  const auto aligned = [](const void* data, int64_t bytes) {
+    return reinterpret_cast<std::uintptr_t>(data) % bytes == 0;
+  };
+  constexpr int kMost = 16 / sizeof(float) < 16 / sizeof(Number) ? 8 : 4;
+  constexpr int64_t kBytes = kMost * sizeof(Number), kOut = kMost * sizeof(T);
+  if (count % kMost == 0 && aligned(sums.data, kBytes) && aligned(gprojection, kOut))
+    run.template operator()<kMost>();
+  else
+    run.template operator()<1>();
 }
 
 template <typename T>
@@ -107,9 +129,13 @@ void sum_parameters(const Ss2dGpuArguments<T>& args, const ParameterSums& sums, 
          stream, sums.data, count, to);
 }
 
-template void sum_records(const Ss2dGpuArguments<float>&, const RecordSums&, float*, GpuStream);
-template void sum_records(const Ss2dGpuArguments<Float16>&, const RecordSums&, Float16*, GpuStream);
-template void sum_records(const Ss2dGpuArguments<BFloat16>&, const RecordSums&, BFloat16*,
+template void sum_records(const Ss2dGpuArguments<float>&, const RecordSums<float>&, float*,
+                          GpuStream);
+template void sum_records(const Ss2dGpuArguments<Float16>&, const RecordSums<float>&, Float16*,
+                          GpuStream);
+template void sum_records(const Ss2dGpuArguments<BFloat16>&, const RecordSums<float>&, BFloat16*,
+                          GpuStream);
+template void sum_records(const Ss2dGpuArguments<BFloat16>&, const RecordSums<BFloat16>&, BFloat16*,
                           GpuStream);
 template void sum_parameters(const Ss2dGpuArguments<float>&, const ParameterSums&, int64_t,
                              const Ss2dGradients&, GpuStream);

@@ -11,7 +11,7 @@
 // Reference: reference.cpp beside this file.
 
 #include "linescan/ops/device_code/dispatch.cuh"
-#include "linescan/ops/ss2d/gpu_launch.cuh"
+#include "linescan/ops/ss2d/gpu_forward.cuh"
 #include "linescan/ops/ss2d/gpu_recurrence.cuh"
 #include "linescan/ops/ss2d/gpu_states.cuh"
 #include "linescan/ops/ss2d/gpu_sums.cuh"
@@ -26,22 +26,8 @@ __device__ __forceinline__ float step_size(float delta) {
   return softplus_short(delta);
 }
 
-template <typename T>
-struct ForwardArguments : Ss2dGpuArguments<T> {
-  GpuPlanes<void> out;  // no data: not wanted
-  DType out_dtype;
-  const float* entering;  // [slots, routes, pieces, states, channels]; null: one tile
-  float* starts;          // StateTable; null: not wanted
-
-  template <typename Out>
-  __device__ GpuPlanes<Out> out_as() const {
-    return {static_cast<Out*>(out.data), out.batch, out.channel, out.pixel};
-  }
-};
-
-// kSingle: one state, which needs no sums over states in registers. kLines: routes may start anew at
-// lines, or with what comes from another tile.
-template <typename T, int kHeld, bool kSingle, bool kLines>
+// kSingle: one state, which needs no sums over states in registers.
+template <typename T, bool kSingle>
 __global__ void __launch_bounds__(32 * kGpuMaxWarps) forward_kernel(ForwardArguments<T> args) {
   const BlockPlace place(args);
   const int warps = blockDim.x / 32, warp = threadIdx.x / 32;
@@ -53,14 +39,13 @@ __global__ void __launch_bounds__(32 * kGpuMaxWarps) forward_kernel(ForwardArgum
   for (int i = 0; i < 2; ++i)
     channel[i] = min(place.group * kGpuChannels + 2 * g + i, args.channels - 1);
 
-  const FactorRows<T, kHeld> factors(args);
   // D x of all routes; the barrier of the first exchange makes it visible.
   start_sums(args.x, args.width, args.channels, place, sums,
              [&](int c) { return skip_of_routes(args, c); });
   for (int k = 0; k < args.routes; ++k) {
     const TileRoute route(args, place, args.codes[k]);
-    const LaneRoute<T, kHeld> lane(args, place, route, k);
-    const RouteWeights<T, kHeld> weights(args, place, k);
+    const LaneRoute<T> lane(args, place, route, k);
+    const RouteWeights<T> weights(place, k);
     const PieceStates<T> entrance(args, args.entering, place, route, k, channel);
     const auto decay_rate = [&](int n, int i) {
       const int64_t row = static_cast<int64_t>(k) * args.channels + channel[i];
@@ -75,21 +60,16 @@ __global__ void __launch_bounds__(32 * kGpuMaxWarps) forward_kernel(ForwardArgum
       for (int n = 0; n < states; ++n)
         relay.start(n, g, make_float2(entrance.state(0, n, 0), entrance.state(0, n, 1)));
 
-    // A record of one part is fetched a round ahead; longer ones would not fit the registers.
-    constexpr bool kAhead = kHeld <= 1;
     int chunks = route.chunks();
     keep(chunks);
     int chunk = warp, round = 0;
-    ChunkInput<T, kHeld> next;
-    if (kAhead) lane.load(next, chunk);
     for (int left = (chunks + warps - 1) / warps; left > 0; --left, ++round, chunk += warps) {
-      if (!kAhead) lane.load(next, chunk);
-      const ChunkInput<T, kHeld> input = next;
-      if (kAhead) lane.load(next, chunk + warps);  // past the end: the last one again
+      ChunkInput<T> input;
+      lane.load(input, chunk);
       const Segment segment = input.segment;
 
       float dt[2 * kGpuProducts][2];
-      weights.multiply(lane, input, chunk, bias, [&](int t, float d0, float d1) {
+      weights.multiply(lane, chunk, bias, [&](int t, float d0, float d1) {
         dt[t][0] = step_size<T>(d0);
         dt[t][1] = step_size<T>(d1);
       });
@@ -101,7 +81,7 @@ __global__ void __launch_bounds__(32 * kGpuMaxWarps) forward_kernel(ForwardArgum
       // Behind the barrier of this round's exchange: the route before has left the sums.
       const int origin = segment.sum(route);
       const auto add = [&](int t, float y0, float y1) {
-        add_to_sums(sums, origin + t * route.sum_step, g,
+        add_to_sums(sums, place, origin + t * route.sum_step, g,
                     t < segment.valid && args.out.data != nullptr, y0, y1);
       };
 
@@ -110,7 +90,7 @@ __global__ void __launch_bounds__(32 * kGpuMaxWarps) forward_kernel(ForwardArgum
         if (!kSingle)
           for (int i = 0; i < 2; ++i) rate[i] = decay_rate(n, i);
         float B[2 * kGpuProducts], C[2 * kGpuProducts];
-        factors.multiply(lane, input, n, B, C);
+        read_factors(lane, segment, n, B, C);
         float a[kGpuSegmentSteps][2], b[kGpuSegmentSteps][2];
 #pragma unroll
         for (int t = 0; t < kGpuSegmentSteps; ++t)
@@ -120,8 +100,7 @@ __global__ void __launch_bounds__(32 * kGpuMaxWarps) forward_kernel(ForwardArgum
             b[t][i] = dt[t][i] * to_float(input.x[t][i]) * B[t];
           }
         // A line that starts anew knows its state and passes on nothing from before.
-        const bool anew =
-            kLines && entrance.each_line && segment.position == 0 && segment.valid > 0;
+        const bool anew = entrance.each_line && segment.position == 0 && segment.valid > 0;
         Transfer own[2], before[2];
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
@@ -174,23 +153,9 @@ void launch_forward(const ForwardArguments<T>& args, const Ss2dGpuPlan& plan, in
            {plan.blocks_an_image() * images, static_cast<int>(plan.block), plan.shared_bytes},
            stream, args);
   };
-  bool lines = args.pieces > 0;
-  for (int k = 0; k < args.routes; ++k) lines |= (args.codes[k] & kRestart) != 0;
-  const int held = held_parts(args);
-  if (held == 0)
-    return args.states == 1 ? run(forward_kernel<T, 0, true, true>)
-                            : run(forward_kernel<T, 0, false, true>);
-  if constexpr (sizeof(T) == 2) {
-    const auto run_held = [&]<int kHeld>() {
-      lines ? run(forward_kernel<T, kHeld, true, true>)
-            : run(forward_kernel<T, kHeld, true, false>);
-    };
-    if (held == 1) return run_held.template operator()<1>();
-    if (held == 2) return run_held.template operator()<2>();
-    if (held == 3) return run_held.template operator()<3>();
-    if (held == 4) return run_held.template operator()<4>();
-    run_held.template operator()<5>();
-  }
+  if constexpr (sizeof(T) == 2)
+    if (launch_packed_forward(args, plan, images, stream)) return;
+  args.states == 1 ? run(forward_kernel<T, true>) : run(forward_kernel<T, false>);
 }
 
 }  // namespace

@@ -8,17 +8,18 @@
 namespace linescan {
 
 // The gradient of the records, from each group of channels: [groups, slots, pixels, routes * record].
+template <typename Number>
 struct RecordSums {
-  float* data;
+  Number* data;
   int64_t slots;
 
   // Those of a block on one route.
   struct Route {
-    float* first;    // the record of the route's first step
+    Number* first;   // the record of the route's first step
     int line, step;  // bytes to the next line's, and the next step's
 
-    __device__ __forceinline__ float* at(const Segment& segment, int t) const {
-      return offset_bytes(offset_bytes(first, segment.line, line), segment.position + t, step);
+    __device__ __forceinline__ Number* at(int line_number, int position) const {
+      return offset_bytes(offset_bytes(first, line_number, line), position, step);
     }
   };
   template <typename T>
@@ -27,29 +28,34 @@ struct RecordSums {
     const int64_t pixels = static_cast<int64_t>(args.height) * args.width;
     const int record = args.routes * args.record;
     const int64_t pixel = (place.group * slots + place.slot) * pixels + route.pixel_origin;
-    constexpr int kBytes = sizeof(float);
+    constexpr int kBytes = sizeof(Number);
     return {data + pixel * record + k * args.record, route.pixel_line * record * kBytes,
             route.pixel_step * record * kBytes};
   }
 };
 
-// Stores numbers kDepth * part + g and + 8, below `end`, of the records of product j.
-__device__ __forceinline__ void store_records(const RecordSums::Route& to, const Segment& segment,
-                                              int part, int j, int end, const float (&record)[4]) {
-  const int number = part * kDepth + threadIdx.x % 32 / 4;
+// Stores numbers kDepth * part + g and + 8, below `end`, of the records of product j: steps 2 j and
+// 2 j + 1 (kMost of the part at most) of a segment of `valid` steps that begins at `position` of a line.
+template <typename Number, int kMost = kDepth>
+__device__ __forceinline__ void store_records(const typename RecordSums<Number>::Route& to,
+                                              int line, int position, int valid, int part, int j,
+                                              int end, const float (&record)[4]) {
+  const int number = part * kDepth + static_cast<int>(threadIdx.x) % 32 / 4;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    float* at = to.at(segment, 2 * j + i) + number;
-    const bool inside = 2 * j + i < segment.valid;
-    if (inside && number < end) at[0] = record[i];
-    if (inside && number + 8 < end) at[8] = record[2 + i];
+    if (2 * j + i >= kGpuSegmentSteps) continue;
+    Number* at = to.at(line, position + 2 * j + i) + number;
+    const bool inside = 2 * j + i < valid;
+    if (inside && number < end) at[0] = from_float<Number>(record[i]);
+    if (kMost > 8 && inside && number + 8 < end) at[8] = from_float<Number>(record[2 + i]);
   }
 }
 
 // Stores the gradients of B and C of state n, summed over the channels by shuffles.
-__device__ __forceinline__ void store_factors(const RecordSums::Route& to, const Segment& segment,
-                                              int at_B, int at_C, const bool (&exists)[2],
-                                              const StepValues& to_B, const StepValues& to_C) {
+__device__ __forceinline__ void store_factors(const RecordSums<float>::Route& to,
+                                              const Segment& segment, int at_B, int at_C,
+                                              const bool (&exists)[2], const StepValues& to_B,
+                                              const StepValues& to_C) {
 #pragma unroll
   for (int t = 0; t < kGpuSegmentSteps; ++t) {
     float B = (exists[0] ? to_B[t][0] : 0.0f) + (exists[1] ? to_B[t][1] : 0.0f);
@@ -60,8 +66,9 @@ __device__ __forceinline__ void store_factors(const RecordSums::Route& to, const
       C += __shfl_xor_sync(kAllLanes, C, lanes);
     }
     if (threadIdx.x % 32 < 4 && t < segment.valid) {
-      to.at(segment, t)[at_B] = B;
-      to.at(segment, t)[at_C] = C;
+      float* record = to.at(segment.line, segment.position + t);
+      record[at_B] = B;
+      record[at_C] = C;
     }
   }
 }
@@ -154,8 +161,8 @@ struct BackwardWorkspace {
 };
 
 // gprojection = the sum over the groups of channels.
-template <typename T>
-void sum_records(const Ss2dGpuArguments<T>& args, const RecordSums& sums, T* gprojection,
+template <typename T, typename Number>
+void sum_records(const Ss2dGpuArguments<T>& args, const RecordSums<Number>& sums, T* gprojection,
                  GpuStream stream);
 
 // The parameters' gradients = the sums over `count` parts.

@@ -29,15 +29,6 @@ __device__ __forceinline__ void add_channel_product(float (&c)[4], const Fragmen
   }
   multiply(c, a, b, c);
 }
-__device__ __forceinline__ void add_channel_product(float (&c)[4], const FragmentA<BFloat16>& a,
-                                                    const float (*values)[2]) {
-  FragmentB<BFloat16> b;
-#pragma unroll
-  for (int i = 0; i < 2; ++i)
-    b.words[i] = transpose_8x8(pack_two<BFloat16>(values[0][i], values[1][i]));
-  multiply(c, a, b, c);
-}
-
 // Row m of part `part` of dt_weight, transposed: number part * kDepth + m of a record from channels.
 template <typename Number, typename T>
 __device__ __forceinline__ FragmentA<Number> weight_columns(const Ss2dGpuArguments<T>& args,
@@ -54,45 +45,12 @@ __device__ __forceinline__ FragmentA<Number> weight_columns(const Ss2dGpuArgumen
   });
   return result;
 }
-// Row `row` is the plain sum over the block's channels.
-template <typename Number, typename T>
-__device__ __forceinline__ FragmentA<Number> sum_row(const Ss2dGpuArguments<T>& args,
-                                                     const BlockPlace& place, int at) {
-  const int g = threadIdx.x % 32 / 4, q = threadIdx.x % 4;
-  FragmentA<Number> result;
-  result.fill([&](int row, int i) {
-    const int channel = place.group * kGpuChannels + row_channel(fragment_k(q, i));
-    return g + 8 * row == at && channel < args.channels ? 1.0f : 0.0f;
-  });
-  return result;
-}
 
 // c += V R^T: values times the records' numbers, summed over the lane group's steps: rows of channels,
-// columns of eight numbers. From registers, numbers 0 .. 7 and 8 .. 15 of one part.
-template <int kHeld>
-__device__ __forceinline__ void multiply_by_records(float (&first)[4], float (&second)[4],
-                                                    const StepValues& values,
-                                                    const ChunkInput<BFloat16, kHeld>& input,
-                                                    int part) {
-#pragma unroll
-  for (int pair = 0; pair < kGpuProducts / 2; ++pair) {
-    FragmentA<BFloat16> steps;
-    steps.fill([&](int row, int k) { return values[4 * pair + k][row]; });
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      FragmentB<BFloat16> numbers;
-#pragma unroll
-      for (int i = 0; i < 2; ++i)
-        numbers.words[i] = transpose_8x8(input.records[2 * pair + i][part].words[half]);
-      float(&sum)[4] = half ? second : first;
-      multiply(sum, steps, numbers, sum);
-    }
-  }
-}
-// From memory, the eight numbers from 8 * tile on.
+// columns of the eight numbers from 8 * tile on.
 template <typename T>
 __device__ __forceinline__ void multiply_by_records(float (&c)[4], const StepValues& values,
-                                                    const LaneRoute<T, 0>& lane,
+                                                    const LaneRoute<T>& lane,
                                                     const Segment& segment, int tile) {
 #pragma unroll
   for (int pair = 0; pair < kGpuProducts / 2; ++pair) {

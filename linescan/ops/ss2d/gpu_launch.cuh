@@ -74,6 +74,16 @@ template <typename T>
 const float* returning_states(const Ss2dGpuArguments<T>& args, const GpuPlanes<const void>& gout,
                               DType gout_dtype, int64_t images, float* workspace, GpuStream stream);
 
+// packed_tile_states.cu: the effects of the pieces, [slots, routes, pieces, channels] of (factor,
+// offset), on the state and on the gradient that comes back. False: not a problem for the packed
+// kernels, nothing is done.
+template <typename T>
+bool packed_transfers(const Ss2dGpuArguments<T>& args, int64_t images, float2* transfers,
+                      GpuStream stream);
+bool packed_returning_transfers(const Ss2dGpuArguments<BFloat16>& args,
+                                const GpuPlanes<const void>& gout, DType gout_dtype, int64_t images,
+                                float2* transfers, GpuStream stream);
+
 // forward.cu: fills a StateTable and computes nothing else.
 template <typename T>
 void chunk_states(const Ss2dGpuArguments<T>& args, const Ss2dGpuPlan& plan, int64_t images,

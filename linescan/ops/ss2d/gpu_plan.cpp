@@ -13,7 +13,7 @@ namespace {
 
 constexpr int64_t kPlaceBytes = kGpuChannels * sizeof(float);
 constexpr int64_t kReservedBytes = 1024;  // shared memory that the system takes of every block
-constexpr int64_t kWorkspaceGoal = int64_t{256} << 20;  // the batch is sliced to stay below
+constexpr int64_t kWorkspaceGoal = int64_t{64} << 20;  // the batch is sliced to stay below
 
 // Planes up to this size are one tile on the largest devices (227 KB of shared memory a block).
 constexpr int64_t kLargestKeptPlane = 3600;
@@ -49,11 +49,12 @@ void choose_tiles(Ss2dGpuPlan& plan, const Ss2dSize& size, int64_t places) {
 }
 
 // Warps that keep a multiprocessor busy with the fewest idle ones in a route's last round.
-int64_t choose_warps(int64_t chunks, int64_t blocks_by_memory, int64_t most) {
+int64_t choose_warps(int64_t chunks, int64_t blocks_by_memory, int64_t most, int64_t most_chains) {
   int64_t best = 1;
   double best_score = 0;
   for (int64_t warps = 1; warps <= std::min(most, chunks); ++warps) {
-    const int64_t blocks = std::min(blocks_by_memory, most / warps);
+    const int64_t chains = warps > 1 ? most_chains : most;
+    const int64_t blocks = std::min({blocks_by_memory, chains, most / warps});
     const double used = static_cast<double>(chunks) / static_cast<double>(round_up(chunks, warps));
     const double score = static_cast<double>(blocks * warps) * used;
     if (score > best_score * 1.01) {
@@ -96,7 +97,9 @@ Ss2dGpuPlan plan(const Ss2dSize& size, Pass pass, const Gpu& gpu) {
   const int64_t carries = kGpuCarryFloats * size.states * static_cast<int64_t>(sizeof(float));
   plan.shared_carries = carries <= plan.shared_limit / 8;
   const int64_t carried = plan.shared_carries ? carries : 0;
-  const int64_t needed = gpu_transfer_bytes(kGpuMaxWarps) + carried;
+  const bool packed = size.states == 1 && size_of(size.dtype) == 2;  // and as launch_forward looks
+  const int64_t weights = packed && pass == Pass::kBackward ? gpu_weight_bytes(size.record()) : 0;
+  const int64_t needed = gpu_transfer_bytes(kGpuMaxWarps) + carried + weights;
   const int64_t places = (plan.shared_limit - needed) / kPlaceBytes;
   if (places < 4)
     throw_error<Unsupported>("ss2d: a block needs {} bytes of shared memory, {} has {}",
@@ -110,24 +113,27 @@ Ss2dGpuPlan plan(const Ss2dSize& size, Pass pass, const Gpu& gpu) {
   const auto blocks_of = [&](int64_t shared) {
     return std::min<int64_t>(32, gpu.shared_per_multiprocessor / (shared + kReservedBytes));
   };
-  const int64_t most = pass == Pass::kForward ? kGpuMaxWarps : kGpuBackwardWarps;
+  const int64_t most = pass == Pass::kBackward ? kGpuBackwardWarps
+                       : packed                ? kGpuPackedWarps
+                                               : kGpuMaxWarps;
   const int64_t warps =
-      choose_warps(plan.chunks, blocks_of(sums + gpu_transfer_bytes(1) + carried), most);
+      choose_warps(plan.chunks, blocks_of(sums + gpu_transfer_bytes(1) + carried + weights), most,
+                   packed ? kGpuChains : most);
   plan.block = 32 * warps;
-  plan.shared_bytes = sums + gpu_transfer_bytes(warps) + carried;
-  plan.blocks_per_multiprocessor = std::min(blocks_of(plan.shared_bytes), most / warps);
+  plan.shared_bytes = sums + gpu_transfer_bytes(warps) + carried + weights;
+  plan.blocks_per_multiprocessor = std::min({blocks_of(plan.shared_bytes), most / warps,
+                                             packed && warps > 1 ? int64_t{kGpuChains} : most});
   plan.warps_per_multiprocessor = plan.blocks_per_multiprocessor * warps;
 
   const Ss2dGpuWorkspace parts = gpu_workspace(size, plan);
   constexpr auto kFloat = static_cast<int64_t>(sizeof(float));
   plan.slice = size.batch;
   if (parts.an_image() > 0) {
-    // Whole waves of blocks, as many as the goal allows.
+    // Whole waves of blocks, as many as the goal allows, but one at least.
     const int64_t most_images = std::max<int64_t>(1, kWorkspaceGoal / (kFloat * parts.an_image()));
     const int64_t wave = std::max<int64_t>(
         1, gpu.multiprocessors * plan.blocks_per_multiprocessor / plan.blocks_an_image());
-    const int64_t whole = most_images >= wave ? most_images / wave * wave : most_images;
-    plan.slice = std::min(size.batch, whole);
+    plan.slice = std::min(size.batch, std::max<int64_t>(1, most_images / wave) * wave);
   }
   plan.grid = plan.slice * plan.blocks_an_image();
   plan.workspace_bytes = kFloat * (plan.slice * parts.an_image() + parts.parameters);

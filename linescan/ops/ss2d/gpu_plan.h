@@ -17,9 +17,14 @@ inline constexpr int kGpuChannels = 16;     // channels of a block
 inline constexpr int kGpuSegments = 4;      // neighbouring lanes that share a chunk
 inline constexpr int kGpuSegmentSteps = 7;  // odd: lanes then meet different banks
 inline constexpr int kGpuChunk = kGpuSegments * kGpuSegmentSteps;
-inline constexpr int kGpuMaxWarps = 16;      // of a block: 128 registers a thread
+inline constexpr int kGpuMaxWarps = 16;     // of a multiprocessor: 128 registers a thread
+inline constexpr int kGpuPackedWarps = 12;  // likewise, of the packed forward kernel: 168 registers
+inline constexpr int kGpuChains = 4;  // its blocks of several warps, each with 16 barriers of 64
 inline constexpr int kGpuBackwardWarps = 8;  // 255 registers
-inline constexpr int kGpuMaxRoutes = 1024;   // their codes travel as kernel arguments
+inline constexpr int kGpuKeptHalves =
+    2;  // eights of numbers of a record up to which backward keeps
+        // dt_weight in registers
+inline constexpr int kGpuMaxRoutes = 1024;  // their codes travel as kernel arguments
 
 // Floats of workspace for each state that enters a piece: the piece's effect, and the state.
 inline constexpr int kGpuPieceFloats = 3;
@@ -49,6 +54,10 @@ struct Ss2dGpuPlan {
 // their chunks, and what goes from round to round, which grows with the states.
 constexpr int64_t gpu_transfer_bytes(int64_t warps) {
   return kGpuChannels * 2 * warps * 2 * static_cast<int64_t>(sizeof(float));
+}
+// And of the weights that the packed backward kernel shares: 16 numbers of a record are 32 lanes' 16 bytes.
+constexpr int64_t gpu_weight_bytes(int64_t record) {
+  return record > 8 * kGpuKeptHalves ? (record + 15) / 16 * 32 * 16 : 0;
 }
 inline constexpr int64_t kGpuCarryFloats = kGpuChannels * 2;  // for each state
 

@@ -1,16 +1,18 @@
-// The float32 sums over routes that a block keeps in shared memory: [place][channel] with place =
-// row * BlockPlace::pitch() + column of the block's tile.
+// The float32 sums over routes that a block keeps in shared memory, a number for each channel and
+// place = row * BlockPlace::pitch() + column of the block's tile.
 #pragma once
 
 #include "linescan/ops/ss2d/gpu_arguments.cuh"
 
 namespace linescan {
 
-// Where channel `channel` (below kGpuChannels) of a place lies. The halves of a place change sides at
-// every second place: four lanes seven places apart, in a row or in a column of odd pitch, then touch
-// all banks.
-__device__ __forceinline__ int sum_index(int place, int channel) {
-  return place * kGpuChannels + (channel ^ ((place & 2) << 2));
+inline constexpr int kSumChannels = 8;  // of a place, side by side
+
+// Where channel `channel` (below kGpuChannels) of a place lies. Each half of the channels has a table
+// of its own: four lanes seven places apart, in a row or in a column of odd pitch, then touch all banks.
+__device__ __forceinline__ int sum_index(const BlockPlace& block, int place, int channel) {
+  return ((channel / kSumChannels) * block.height * block.pitch() + place) * kSumChannels +
+         channel % kSumChannels;
 }
 
 constexpr int kPack = 8;  // channels that a thread moves at once
@@ -101,16 +103,16 @@ __device__ __forceinline__ void start_sums(const GpuPlanes<const T>& from, int w
         products[i] = first + pack.channel + i < channels ? factors[i] * to_float(values[j][i]) : 0;
 #pragma unroll
       for (int i = 0; i < kPack; i += 4)
-        *reinterpret_cast<float4*>(sums + sum_index(pack.place, pack.channel + i)) =
+        *reinterpret_cast<float4*>(sums + sum_index(place, pack.place, pack.channel + i)) =
             make_float4(products[i], products[i + 1], products[i + 2], products[i + 3]);
     }
   }
 }
 
 // Adds to the sums of channels 2g and 2g + 1 of one place, unless it is not `inside`.
-__device__ __forceinline__ void add_to_sums(float* sums, int place, int g, bool inside, float first,
-                                            float second) {
-  auto* sum = reinterpret_cast<float2*>(sums + sum_index(place, 2 * g));
+__device__ __forceinline__ void add_to_sums(float* sums, const BlockPlace& block, int place, int g,
+                                            bool inside, float first, float second) {
+  auto* sum = reinterpret_cast<float2*>(sums + sum_index(block, place, 2 * g));
   float2 so_far = make_float2(0, 0);
   if (inside) so_far = *sum;  // one predicated access each, no branch
   so_far = make_float2(so_far.x + first, so_far.y + second);
@@ -132,7 +134,7 @@ __device__ __forceinline__ void write_sums(const GpuPlanes<Out>& out, int width,
 #pragma unroll
     for (int i = 0; i < kPack; i += 4) {
       const auto four =
-          *reinterpret_cast<const float4*>(sums + sum_index(pack.place, pack.channel + i));
+          *reinterpret_cast<const float4*>(sums + sum_index(place, pack.place, pack.channel + i));
       values[i] = from_float<Out>(four.x);
       values[i + 1] = from_float<Out>(four.y);
       values[i + 2] = from_float<Out>(four.z);

@@ -8,6 +8,8 @@
 // Numerics:  as forward.cu.
 // Reference: reference.cpp beside this file.
 
+#include <type_traits>
+
 #include "linescan/ops/device_code/softplus.cuh"
 #include "linescan/ops/ss2d/gpu_launch.cuh"
 
@@ -164,10 +166,17 @@ const float* piece_states(const Ss2dGpuArguments<T>& args, const GpuPlanes<const
   const int64_t count = images * args.routes * args.pieces * args.states * args.channels;
   auto* transfers = reinterpret_cast<float2*>(workspace);
   float* entering = workspace + 2 * count;
-  const int64_t threads = count / args.states;
-  launch("ss2d piece_transfers", piece_transfers_kernel<kBackward, T>,
-         {(threads + kTransferThreads - 1) / kTransferThreads, kTransferThreads}, stream, args,
-         gout, gout_dtype, images, transfers);
+  bool packed = false;
+  if constexpr (kBackward && std::is_same_v<T, BFloat16>)
+    packed = packed_returning_transfers(args, gout, gout_dtype, images, transfers, stream);
+  if constexpr (!kBackward && sizeof(T) == 2)
+    packed = packed_transfers(args, images, transfers, stream);
+  if (!packed) {
+    const int64_t threads = count / args.states;
+    launch("ss2d piece_transfers", piece_transfers_kernel<kBackward, T>,
+           {(threads + kTransferThreads - 1) / kTransferThreads, kTransferThreads}, stream, args,
+           gout, gout_dtype, images, transfers);
+  }
   const int64_t groups = (args.channels + 31) / 32;
   launch("ss2d entering_states", entering_states_kernel<kBackward, T>,
          {images * args.routes * args.states * groups, 32 * kCarryWarps}, stream, args, transfers,

@@ -1,0 +1,33 @@
+// What the backward kernels are given, whichever of them runs.
+#pragma once
+
+#include "linescan/ops/ss2d/gpu_backward_sums.cuh"
+#include "linescan/ops/ss2d/gpu_channel_sums.cuh"
+#include "linescan/ops/ss2d/gpu_launch.cuh"
+
+namespace linescan {
+
+template <typename T>
+struct BackwardArguments : Ss2dGpuArguments<T> {
+  GpuPlanes<const void> gout;
+  DType gout_dtype;
+  GpuPlanes<T> gx;
+  const float* entering;   // PieceStates
+  const float* returning;  // likewise, of the gradient
+  float* starts;           // StateTable
+  RecordSums<float> record_sums;
+  RecordSums<T> packed_record_sums;  // of the packed kernel, in the same memory
+  ParameterSums parameter_sums;
+
+  template <typename G>
+  __device__ GpuPlanes<const G> gout_as() const {
+    return {static_cast<const G*>(gout.data), gout.batch, gout.channel, gout.pixel};
+  }
+};
+
+// packed_backward.cu: whether it takes the problem, and its launch; it fills packed_record_sums.
+bool packs_backward(const BackwardArguments<BFloat16>& args);
+void launch_packed_backward(const BackwardArguments<BFloat16>& args, const Ss2dGpuPlan& plan,
+                            int64_t images, GpuStream stream);
+
+}  // namespace linescan

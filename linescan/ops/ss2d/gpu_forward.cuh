@@ -1,0 +1,26 @@
+// What the forward kernels are given, whichever of them runs.
+#pragma once
+
+#include "linescan/ops/ss2d/gpu_launch.cuh"
+
+namespace linescan {
+
+template <typename T>
+struct ForwardArguments : Ss2dGpuArguments<T> {
+  GpuPlanes<void> out;  // no data: not wanted
+  DType out_dtype;
+  const float* entering;  // [slots, routes, pieces, states, channels]; null: one tile
+  float* starts;          // StateTable; null: not wanted
+
+  template <typename Out>
+  __host__ __device__ GpuPlanes<Out> out_as() const {
+    return {static_cast<Out*>(out.data), out.batch, out.channel, out.pixel};
+  }
+};
+
+// packed_forward.cu. False: not a problem for the packed kernels, nothing is done.
+template <typename T>
+bool launch_packed_forward(const ForwardArguments<T>& args, const Ss2dGpuPlan& plan, int64_t images,
+                           GpuStream stream);
+
+}  // namespace linescan

@@ -1,0 +1,332 @@
+// What the packed kernels share: half data, one state, two neighbouring channels or numbers an access.
+//
+// As in gpu_chunk.cuh lane 4 g + q owns channels 2g and 2g + 1 on segment q of a chunk, and the columns
+// of records are multiplied on the tensor cores; here a record stays in registers from its load to the
+// products, `kHalves` words of eight numbers for a column, and addresses advance with the lane.
+// kWhole: the lines of all routes are whole segments, walked from end to end in one tile.
+//
+// Steps are counted in units of ln 2: dt2 = softplus(delta) / ln 2, so that a = exp2(dt2 A) and no
+// other factor is needed; states and sums are then 1 / ln 2 times their size.
+#pragma once
+
+#include <type_traits>
+
+#include "linescan/ops/ss2d/gpu_chunk.cuh"
+#include "linescan/ops/ss2d/gpu_sums.cuh"
+
+namespace linescan {
+
+inline constexpr float kLn2 = 0.693147181f;
+inline constexpr int kMostHalves = 9;  // ranks up to 70
+
+// How many eights of numbers a record has if the packed kernels can take the problem; else 0.
+template <typename T>
+int packed_halves(const Ss2dGpuArguments<T>& args) {
+  const int64_t widest = std::max<int64_t>(args.x.pixel, args.routes * args.record);
+  const bool near = static_cast<int64_t>(args.width) * widest < (int64_t{1} << 27);
+  const bool words = args.rank % 2 == 0 && args.dt_weight != nullptr &&
+                     reinterpret_cast<std::uintptr_t>(args.dt_weight) % 4 == 0;
+  const int halves = (args.record + 7) / 8;
+  return sizeof(T) == 2 && args.states == 1 && args.packed && words && near && halves <= kMostHalves
+             ? halves
+             : 0;
+}
+
+// Calls function.operator()<kHalves>().
+template <int kHalves = 1, class Function>
+void dispatch_halves(int halves, const Function& function) {
+  if (halves == kHalves) return function.template operator()<kHalves>();
+  if constexpr (kHalves < kMostHalves) dispatch_halves<kHalves + 1>(halves, function);
+}
+
+// Whether all lines of a problem are whole segments of one tile, and none starts anew.
+template <typename T>
+bool whole_lines(const Ss2dGpuArguments<T>& args) {
+  bool whole = args.pieces == 0;
+  for (int k = 0; k < args.routes; ++k) {
+    const int length = args.codes[k] & kColumnMajor ? args.height : args.width;
+    whole &= length % kGpuSegmentSteps == 0 && (args.codes[k] & kRestart) == 0;
+  }
+  return whole;
+}
+
+// Whether two neighbouring channels of a tensor are one aligned access.
+template <typename T>
+bool packed_pairs(const GpuPlanes<T>& planes, int64_t element_bytes, int64_t width) {
+  return planes.channel == 1 && planes.batch % 2 == 0 && planes.pixel % 2 == 0 &&
+         reinterpret_cast<std::uintptr_t>(planes.data) % (2 * element_bytes) == 0 &&
+         width * planes.pixel < (int64_t{1} << 27);
+}
+
+// The segment of a route that a lane is at; moves on by as many segments every time.
+struct SegmentCursor {
+  int line, part;  // part: of the line, in segments
+
+  __device__ __forceinline__ SegmentCursor(const TileRoute& route, int index) {
+    line = route.segments_a_line == 1 ? index : static_cast<int>(__umulhi(index, route.inverse));
+    part = index - line * route.segments_a_line;
+  }
+
+  __device__ __forceinline__ void advance(const TileRoute& route, int lines, int parts) {
+    line += lines;
+    part += parts;
+    if (part >= route.segments_a_line) {
+      part -= route.segments_a_line;
+      ++line;
+    }
+  }
+  __device__ __forceinline__ void retreat(const TileRoute& route, int lines, int parts) {
+    line -= lines;
+    part -= parts;
+    if (part < 0) {
+      part += route.segments_a_line;
+      --line;
+    }
+  }
+  template <bool kWhole>
+  __device__ __forceinline__ int last_step(const TileRoute& route) const {
+    constexpr int kLast = kGpuSegmentSteps - 1;
+    return kWhole ? kLast : min(kLast, route.length - part * kGpuSegmentSteps - 1);
+  }
+  // Steps that the segment has; none behind the last line.
+  template <bool kWhole>
+  __device__ __forceinline__ int valid(const TileRoute& route) const {
+    return line < route.lines ? last_step<kWhole>(route) + 1 : 0;
+  }
+};
+
+// A tensor of planes as a lane sees it on one route: where its first channel is at the route's first
+// step, and bytes from step to step, line to line, segment to segment.
+template <typename T>
+struct PlaneWalk {
+  T* first;
+  int step, line, part;
+
+  __device__ __forceinline__ PlaneWalk(T* plane, int64_t pixel, const TileRoute& route)
+      : first(plane + route.pixel_origin * pixel),
+        step(route.pixel_step * static_cast<int>(pixel * sizeof(T))),
+        line(route.pixel_line * static_cast<int>(pixel * sizeof(T))),
+        part(kGpuSegmentSteps * step) {}
+  __device__ __forceinline__ T* at(int line_number, int part_number) const {
+    return offset_bytes(offset_bytes(first, line_number, line), part_number, part);
+  }
+  // Calls use(t, address of step t) for the steps of a segment that begins at `from`; steps behind
+  // `last` are at the last one.
+  template <class Use>
+  __device__ __forceinline__ void each_step(T* from, int last, const Use& use) const {
+    using Byte = std::conditional_t<std::is_const_v<T>, const char, char>;
+    auto* at = reinterpret_cast<Byte*>(from);
+#pragma unroll
+    for (int t = 0; t < kGpuSegmentSteps; ++t) {
+      use(t, reinterpret_cast<T*>(at));
+      if (t < last) at += step;
+    }
+  }
+};
+
+// The first of a block's channels that a lane owns; lanes past the end repeat the last two.
+template <typename T>
+__device__ __forceinline__ int lane_channel(const Ss2dGpuArguments<T>& args,
+                                            const BlockPlace& place) {
+  return min(place.group * kGpuChannels + 2 * (static_cast<int>(threadIdx.x) % 32 / 4),
+             args.channels - 2);
+}
+
+// The lane's two channels at each step of a segment; steps that the segment does not have repeat its
+// last one. What is behind the last line is that of the last line.
+template <bool kWhole, typename T>
+__device__ __forceinline__ void load_steps(Two<T> (&values)[kGpuSegmentSteps],
+                                           const PlaneWalk<const T>& walk, const TileRoute& route,
+                                           const SegmentCursor& cursor) {
+  walk.each_step(walk.at(min(cursor.line, route.lines - 1), cursor.part),
+                 cursor.template last_step<kWhole>(route),
+                 [&](int t, const T* at) { values[t] = read_two(at); });
+}
+
+// The columns of records that a lane holds for the products of one chunk: of product j the record at
+// step 2 j + (g & 1) of segment g / 2, and of every eight numbers 2q and 2q + 1.
+template <typename T, int kHalves>
+struct RecordColumns {
+  uint32_t words[kGpuProducts][kHalves];
+
+  // d = rows * columns of product j + c, over the numbers of part `part`.
+  template <int kPart>
+  __device__ __forceinline__ void multiply(float (&d)[4], const FragmentA<T>& rows, int j,
+                                           const float (&c)[4]) const {
+    if constexpr (2 * kPart + 1 < kHalves)
+      linescan::multiply(d, rows, {{words[j][2 * kPart], words[j][2 * kPart + 1]}}, c);
+    else
+      multiply_half(d, rows, words[j][2 * kPart], c);
+  }
+};
+
+// Where a lane reads them.
+template <typename T, int kHalves, bool kWhole>
+struct RecordWalk {
+  PlaneWalk<const T> walk;
+  int last_half;  // numbers from a column's first word to its last: numbers past the end repeat the last
+
+  __device__ __forceinline__ RecordWalk(const Ss2dGpuArguments<T>& args, const BlockPlace& place,
+                                        const TileRoute& route, int k)
+      : walk(args.projection +
+                 place.image * static_cast<int64_t>(args.height) * args.width * args.routes *
+                     args.record +
+                 static_cast<int64_t>(k) * args.record,
+             static_cast<int64_t>(args.routes) * args.record, route) {
+    const int q = threadIdx.x % 4;
+    const int last = min((kHalves - 1) * 8 + 2 * q, args.record - 2);
+    const int own = kHalves == 1 ? last : 2 * q;
+    walk.first += own;
+    last_half = last - own;
+  }
+
+  template <bool kAgain = false>
+  __device__ __forceinline__ void load(RecordColumns<T, kHalves>& columns, const TileRoute& route,
+                                       const SegmentCursor& cursor) const {
+    const int odd = threadIdx.x / 4 & 1, last = cursor.template last_step<kWhole>(route);
+    const T* first = walk.at(min(cursor.line, route.lines - 1), cursor.part);
+    // An odd column of the last product would be a step too far: there, the last step.
+    if (kWhole) first = offset_bytes(first, odd, walk.step);
+#pragma unroll
+    for (int j = 0; j < kGpuProducts; ++j) {
+      const bool beyond = 2 * j + 1 >= kGpuSegmentSteps;
+      const int step = !kWhole ? min(2 * j + odd, last) : beyond ? 2 * j - odd : 2 * j;
+      const T* at = offset_bytes(first, step, walk.step);
+#pragma unroll
+      for (int half = 0; half < kHalves; ++half) {
+        const T* word = at + (half == kHalves - 1 && half > 0 ? last_half : 8 * half);
+        const auto* address = reinterpret_cast<const uint32_t*>(word);
+        columns.words[j][half] = kAgain ? read_again(address) : __ldg(address);
+      }
+    }
+  }
+};
+
+// The rows of dt_weight of the block's channels on one route, and dt_bias, as operands of products.
+template <typename T, int kHalves>
+struct PackedWeights {
+  static constexpr int kParts = (kHalves + 1) / 2;
+  FragmentA<T> parts[kParts];
+  float bias[4];
+
+  __device__ __forceinline__ PackedWeights(const Ss2dGpuArguments<T>& args, const BlockPlace& place,
+                                           int k) {
+    const int q = threadIdx.x % 4, channel = lane_channel(args, place);
+    const int64_t row = static_cast<int64_t>(k) * args.channels + channel;
+#pragma unroll
+    for (int part = 0; part < kParts; ++part)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int r = part * 16 + (i >> 1) * 8 + 2 * q;
+        const T* at = args.dt_weight + (row + (i & 1)) * args.rank + min(r, args.rank - 2);
+        const unsigned word = __ldg(reinterpret_cast<const unsigned*>(at));
+        parts[part].words[i] = r < args.rank ? word : 0u;
+      }
+    // Four numbers of their own: equal ones would be copied together before every product.
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      bias[i] = __shfl_sync(kAllLanes, args.dt_bias[row + (i >> 1)], lane);
+  }
+
+  // delta of the lane's two channels at its segment's steps; the step behind the last is padding.
+  __device__ __forceinline__ void multiply(const RecordColumns<T, kHalves>& columns,
+                                           float (&delta)[2 * kGpuProducts][2]) const {
+#pragma unroll
+    for (int j = 0; j < kGpuProducts; ++j) {
+      float sum[4];
+      columns.template multiply<0>(sum, parts[0], j, bias);
+      add_parts<1>(sum, columns, j);
+      for (int i = 0; i < 4; ++i) delta[2 * j + (i & 1)][i >> 1] = sum[i];
+    }
+  }
+  template <int kPart>
+  __device__ __forceinline__ void add_parts(float (&sum)[4],
+                                            const RecordColumns<T, kHalves>& columns, int j) const {
+    if constexpr (kPart < kParts) {
+      columns.template multiply<kPart>(sum, parts[kPart], j, sum);
+      add_parts<kPart + 1>(sum, columns, j);
+    }
+  }
+};
+
+// Picks B and C, the last two numbers of a record, out of the columns.
+template <typename T, int kHalves>
+struct PackedFactors {
+  FragmentA<T> rows;
+
+  __device__ __forceinline__ explicit PackedFactors(const Ss2dGpuArguments<T>& args) {
+    constexpr int kBegin = (kHalves - 1) / 2 * 16;
+    rows.fill([&](int row, int i) {
+      return kBegin + fragment_k(threadIdx.x % 4, i) == args.rank + row ? 1.0f : 0.0f;
+    });
+  }
+  __device__ __forceinline__ void multiply(const RecordColumns<T, kHalves>& columns,
+                                           float (&B)[2 * kGpuProducts],
+                                           float (&C)[2 * kGpuProducts]) const {
+#pragma unroll
+    for (int j = 0; j < kGpuProducts; ++j) {
+      constexpr float kZero[4] = {};
+      float both[4];
+      columns.template multiply<(kHalves - 1) / 2>(both, rows, j, kZero);
+      B[2 * j] = both[0];
+      B[2 * j + 1] = both[1];
+      C[2 * j] = both[2];
+      C[2 * j + 1] = both[3];
+    }
+  }
+};
+
+// Hands two channels' states from chunk to chunk along the warps of a block: warp `from` has the chunk
+// that comes before this warp's. kSolo: one warp, the state stays in registers; a kernel that names
+// barriers claims all sixteen of them, and a multiprocessor has 64.
+template <bool kSolo>
+struct StateChain {
+  float2* slots;  // [warps, 8]
+  int warp, from;
+
+  __device__ __forceinline__ StateChain(void* memory, bool backward)
+      : slots(static_cast<float2*>(memory)), warp(threadIdx.x / 32) {
+    const int warps = blockDim.x / 32;
+    from = backward ? (warp + 1 == warps ? 0 : warp + 1) : (warp == 0 ? warps : warp) - 1;
+  }
+
+  __device__ __forceinline__ float2 take(int g) const {
+    barrier_wait(1 + from, 64);
+    return slots[from * (kGpuChannels / 2) + g];
+  }
+  // `state` is that of lane `source` of each g. The next give() waits, along the chain, for its taker.
+  __device__ __forceinline__ void give(int g, int q, int source, float2 state) {
+    if (q == source) slots[warp * (kGpuChannels / 2) + g] = state;
+    barrier_arrive(1 + warp, 64);
+  }
+};
+template <>
+struct StateChain<true> {
+  float2 carried = {0, 0};
+
+  __device__ __forceinline__ StateChain(void*, bool) {}
+  __device__ __forceinline__ float2 take(int) const { return carried; }
+  __device__ __forceinline__ void give(int, int, int source, float2 state) {
+    carried.x = __shfl_sync(kAllLanes, state.x, source, kGpuSegments);
+    carried.y = __shfl_sync(kAllLanes, state.y, source, kGpuSegments);
+  }
+};
+
+// The sums of a lane's channels at the steps of a segment, see gpu_sums.cuh.
+struct SumWalk {
+  float* first;
+  int step, line, part;  // in numbers
+
+  __device__ __forceinline__ SumWalk(float* sums, const BlockPlace& place, const TileRoute& route) {
+    first = sums + sum_index(place, route.sum_origin, 2 * (static_cast<int>(threadIdx.x) % 32 / 4));
+    step = route.sum_step * kSumChannels;
+    line = route.sum_line * kSumChannels;
+    part = kGpuSegmentSteps * step;
+  }
+  __device__ __forceinline__ float2* at(const SegmentCursor& cursor, int t) const {
+    return reinterpret_cast<float2*>(first + (cursor.line * line + cursor.part * part + t * step));
+  }
+};
+
+}  // namespace linescan

@@ -1,0 +1,221 @@
+// ss2d, forward, for half data and one state: as forward.cu, with two channels or numbers an access.
+//
+//   dt2 = log2(1 + exp(dt_weight dts + dt_bias))          a = exp2(dt2 A)
+//   h[t] = a h[t-1] + dt2 B x[t]          y = ln 2 * sum over routes of (C h + D x / ln 2)
+//
+// The first route starts the sums in shared memory, the last one takes them to global memory. A block's
+// warps take the chunks of a route in turn and hand the state on from one to the next.
+//
+// Source:    docs/decisions/0011-ss2d-on-gpus.md.
+// Numerics:  state and sums in float; delta's products are exact; dt2 has an absolute error of 1e-7.
+// Reference: reference.cpp beside this file. Chosen by launch_forward in forward.cu.
+
+#include <type_traits>
+
+#include "linescan/ops/ss2d/gpu_forward.cuh"
+#include "linescan/ops/ss2d/gpu_packed.cuh"
+#include "linescan/ops/ss2d/gpu_recurrence.cuh"
+#include "linescan/ops/ss2d/gpu_states.cuh"
+#include "linescan/ops/ss2d/gpu_sums.cuh"
+
+namespace linescan {
+namespace {
+
+// Adds C h of a segment's steps to the sums; the last route's sums go to `out` instead.
+__device__ __forceinline__ void add_steps(const SumWalk& sums, const SegmentCursor& cursor,
+                                          int valid, const float (&C)[2 * kGpuProducts],
+                                          const float (&h)[kGpuSegmentSteps][2]) {
+#pragma unroll
+  for (int t = 0; t < kGpuSegmentSteps; ++t) {
+    if (t >= valid) continue;
+    float2* sum = sums.at(cursor, t);
+    const float2 so_far = *sum;
+    *sum = make_float2(fmaf(C[t], h[t][0], so_far.x), fmaf(C[t], h[t][1], so_far.y));
+  }
+}
+
+template <typename Out>
+__device__ __forceinline__ void write_steps(const PlaneWalk<Out>& out, const SumWalk& sums,
+                                            const SegmentCursor& cursor, int valid,
+                                            const float (&C)[2 * kGpuProducts],
+                                            const float (&h)[kGpuSegmentSteps][2]) {
+  Out* first = out.at(cursor.line, cursor.part);
+#pragma unroll
+  for (int t = 0; t < kGpuSegmentSteps; ++t) {
+    if (t >= valid) continue;
+    const float2 so_far = *sums.at(cursor, t);
+    *reinterpret_cast<Pack<Out, 2>*>(offset_bytes(first, t, out.step)) = {
+        from_float<Out>(kLn2 * fmaf(C[t], h[t][0], so_far.x)),
+        from_float<Out>(kLn2 * fmaf(C[t], h[t][1], so_far.y))};
+  }
+}
+
+template <typename T, int kHalves, bool kWhole, bool kSolo>
+__global__ void __launch_bounds__(32 * kGpuPackedWarps)
+    packed_forward_kernel(ForwardArguments<T> args) {
+  const BlockPlace place(args);
+  const int warps = blockDim.x / 32, warp = threadIdx.x / 32;
+  const int g = threadIdx.x % 32 / 4, q = threadIdx.x % 4;
+  auto* sums = reinterpret_cast<float*>(shared_memory());
+  StateChain<kSolo> chain(sums + place.height * place.pitch() * kGpuChannels, false);
+  const int first_channel = lane_channel(args, place);
+  const int channel[2] = {first_channel, first_channel + 1};
+  const bool exists = place.group * kGpuChannels + 2 * g < args.channels;
+  const PackedFactors<T, kHalves> factors(args);
+
+  for (int k = 0; k < args.routes; ++k) {
+    const TileRoute route(args, place, args.codes[k]);
+    const PlaneWalk<const T> x_walk(args.x.data + place.image * args.x.batch + first_channel,
+                                    args.x.pixel, route);
+    const RecordWalk<T, kHalves, kWhole> record_walk(args, place, route, k);
+    const SumWalk sum_walk(sums, place, route);
+    const PackedWeights<T, kHalves> weights(args, place, k);
+    const PieceStates<T> entrance(args, args.entering, place, route, k, channel);
+    float rate[2], skip[2];
+    for (int i = 0; i < 2; ++i) {
+      rate[i] =
+          -exp2_approx(kLog2e * args.A_log[static_cast<int64_t>(k) * args.channels + channel[i]]);
+      skip[i] = k == 0 ? kLog2e * skip_of_routes(args, channel[i]) : 0.0f;
+    }
+    float2* starts =
+        args.starts ? StateTable(args.starts, args.routes, args.chunks, 1).at(k, 0, 0, g) : nullptr;
+    const bool last_route = k == args.routes - 1;
+    // Chunks are `warps` apart, segments of a chunk neighbours.
+    const int apart = warps * kGpuSegments;
+    const int lines_apart = apart / route.segments_a_line;
+    const int parts_apart = apart - lines_apart * route.segments_a_line;
+    SegmentCursor own(route, warp * kGpuSegments + q), column(route, warp * kGpuSegments + g / 2);
+
+    constexpr bool kAhead = kHalves <= 4;  // else the records of two chunks fill the registers
+    RecordColumns<T, kHalves> records;
+    Two<T> x[kGpuSegmentSteps];
+    if (kAhead) record_walk.load(records, route, column);
+    load_steps<kWhole>(x, x_walk, route, own);
+    const int chunks = route.chunks();
+    bool behind = k > 0;  // whether other warps may still add to the sums of the route before
+    for (int chunk = warp; chunk < chunks; chunk += warps) {
+      const int valid = own.template valid<kWhole>(route);
+      float dt[2 * kGpuProducts][2], B[2 * kGpuProducts], C[2 * kGpuProducts];
+      if (!kAhead) record_walk.load(records, route, column);
+      weights.multiply(records, dt);
+      factors.multiply(records, B, C);
+      column.advance(route, lines_apart, parts_apart);
+      if (kAhead) record_walk.load(records, route, column);
+#pragma unroll
+      for (int t = 0; t < kGpuSegmentSteps; ++t)
+#pragma unroll
+        for (int i = 0; i < 2; ++i) dt[t][i] = softplus_base2(dt[t][i]);
+      if (!kWhole) {  // steps of size zero leave the state as it is; nothing follows whole lines
+#pragma unroll
+        for (int t = 0; t < kGpuSegmentSteps; ++t)
+          if (t >= valid) dt[t][0] = dt[t][1] = 0;
+      }
+      const SegmentCursor here = own;
+      if (k == 0 && args.out.data != nullptr) {
+#pragma unroll
+        for (int t = 0; t < kGpuSegmentSteps; ++t)
+          if (t < valid) *sum_walk.at(here, t) = make_float2(skip[0] * x[t][0], skip[1] * x[t][1]);
+      }
+      float a[kGpuSegmentSteps][2], b[kGpuSegmentSteps][2];
+#pragma unroll
+      for (int t = 0; t < kGpuSegmentSteps; ++t)
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          a[t][i] = exp2_approx(dt[t][i] * rate[i]);
+          b[t][i] = dt[t][i] * x[t][i] * B[t];
+        }
+      own.advance(route, lines_apart, parts_apart);
+      load_steps<kWhole>(x, x_walk, route, own);
+
+      // A line that starts anew knows its state and passes on nothing from before.
+      const bool anew = !kWhole && entrance.each_line && here.part == 0 && valid > 0;
+      Transfer all[2], before[2];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        if (anew) all[i] = {0, kLog2e * entrance.state(here.line, 0, i)};
+        before[i] = all[i];
+#pragma unroll
+        for (int t = 0; t < kGpuSegmentSteps; ++t)
+          all[i] = {a[t][i] * all[i].factor, fmaf(a[t][i], all[i].offset, b[t][i])};
+        all[i] = scan_segments<false>(all[i], q);
+        const Transfer earlier = shuffle_up(all[i], 1);
+        if (q > 0 && !anew) before[i] = earlier;
+      }
+      if (behind) {
+        __syncthreads();
+        behind = false;
+      }
+      float2 entered;
+      if (chunk > 0)
+        entered = chain.take(g);
+      else
+        entered = kWhole ? make_float2(0, 0)
+                         : make_float2(kLog2e * entrance.state(0, 0, 0),
+                                       kLog2e * entrance.state(0, 0, 1));
+      // The chunk's own transfer is that of the last segment and all before.
+      if (chunk + 1 < chunks)
+        chain.give(g, q, kGpuSegments - 1,
+                   make_float2(all[0].apply(entered.x), all[1].apply(entered.y)));
+      if (starts && q == 0)
+        starts[chunk * (kGpuChannels / 2)] = make_float2(kLn2 * entered.x, kLn2 * entered.y);
+      if (args.out.data == nullptr) continue;
+      float h[kGpuSegmentSteps][2];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        float state = before[i].apply(i ? entered.y : entered.x);
+#pragma unroll
+        for (int t = 0; t < kGpuSegmentSteps; ++t) h[t][i] = state = fmaf(a[t][i], state, b[t][i]);
+      }
+      if (!last_route) {
+        add_steps(sum_walk, here, valid, C, h);
+      } else {
+        const auto write = [&]<typename Out>() {
+          const auto planes = args.template out_as<Out>();
+          const PlaneWalk<Out> walk(planes.data + place.image * planes.batch + first_channel,
+                                    planes.pixel, route);
+          write_steps(walk, sum_walk, here, exists ? valid : 0, C, h);
+        };
+        args.out_dtype == DType::kFloat32 ? write.template operator()<float>()
+                                          : write.template operator()<T>();
+      }
+    }
+    if (behind) __syncthreads();
+  }
+}
+
+template <typename T, bool kWhole>
+void launch_halves(const ForwardArguments<T>& args, int halves, const Ss2dGpuPlan& plan,
+                   int64_t images, GpuStream stream) {
+  const LaunchShape shape = {plan.blocks_an_image() * images, static_cast<int>(plan.block),
+                             plan.shared_bytes};
+  dispatch_halves(halves, [&]<int kHalves>() {
+    launch("ss2d packed_forward",
+           plan.block == 32 ? packed_forward_kernel<T, kHalves, kWhole, true>
+                            : packed_forward_kernel<T, kHalves, kWhole, false>,
+           shape, stream, args);
+  });
+}
+
+}  // namespace
+
+template <typename T>
+bool launch_packed_forward(const ForwardArguments<T>& args, const Ss2dGpuPlan& plan, int64_t images,
+                           GpuStream stream) {
+  const int halves = packed_halves(args);
+  if (halves == 0) return false;
+  if (args.out.data != nullptr) {
+    constexpr DType kData = std::is_same_v<T, BFloat16> ? DType::kBFloat16 : DType::kFloat16;
+    if (args.out_dtype != DType::kFloat32 && args.out_dtype != kData) return false;
+    if (!packed_pairs(args.out, size_of(args.out_dtype), args.width)) return false;
+  }
+  whole_lines(args) ? launch_halves<T, true>(args, halves, plan, images, stream)
+                    : launch_halves<T, false>(args, halves, plan, images, stream);
+  return true;
+}
+
+template bool launch_packed_forward(const ForwardArguments<Float16>&, const Ss2dGpuPlan&, int64_t,
+                                    GpuStream);
+template bool launch_packed_forward(const ForwardArguments<BFloat16>&, const Ss2dGpuPlan&, int64_t,
+                                    GpuStream);
+
+}  // namespace linescan

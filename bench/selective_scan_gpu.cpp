@@ -2,17 +2,18 @@
 // out, one line each. Needs neither LibTorch nor a build folder:
 //
 //   O=linescan/ops/selective_scan
-//   nvcc -std=c++20 -O3 -arch=sm_90a -I. -c $O/forward.cu $O/backward.cu $O/ordered_sums.cu
+//   nvcc -std=c++20 -O3 -arch=sm_90a -I. -c $O/*.cu linescan/ops/device_code/ordered_sums.cu
 //   g++ -std=c++20 -O2 -DFMT_HEADER_ONLY -I. -I/usr/local/cuda/include -o scan_bench \
 //     bench/selective_scan_gpu.cpp $O/{selective_scan,plan,gpu_plan,gpu_arguments}.cpp \
 //     linescan/ops/device_code/cuda_error.cpp linescan/base/{shape,nearest}.cpp \
-//     linescan/device/{gpu,gpu_driver,known_gpus}.cpp {forward,backward,ordered_sums}.o \
+//     linescan/device/{gpu,gpu_driver,known_gpus}.cpp \
+//     {,one_state_}{forward,backward}.o ordered_sums.o \
 //     -L/usr/local/cuda/lib64 -lcudart_static -ldl -lrt -lpthread
 //
 //   scan_bench            every row with its plan
-//   scan_bench --all 3    every legal plan of row 3
+//   scan_bench --all 3    the best of every legal plan of row 3
 //
-// Times are medians of CUDA-event times of a graph of several calls, on buffers larger than the L2
+// The forward pass keeps what the backward pass can use, as in training. Times are medians of CUDA-event times of a graph of several calls, on buffers larger than the L2
 // cache in turn. Floor: bytes over 4.28 TB/s, exponentials over 3.6 T/s, whichever is larger (H200).
 
 #include <cuda_runtime.h>
@@ -77,7 +78,8 @@ class DeviceTensor {
 };
 
 struct Buffers {
-  DeviceTensor u, delta, A, B, C, D, bias, out, last, gout, gu, gdelta, gA, gB, gC, gD, gbias;
+  DeviceTensor u, delta, A, B, C, D, bias, out, last, states, gout, gu, gdelta, gA, gB, gC, gD,
+      gbias;
   SelectiveScanProblem problem;
   SelectiveScanGradients gradients;
 
@@ -91,6 +93,7 @@ struct Buffers {
         bias({channels(r)}, kFloat, -0.5f, 0.5f),
         out(sequence(r), kFloat, 0, 0),
         last({r.batch, channels(r), r.states}, kFloat, 0, 0),
+        states({gpu_kept_states(size(r))}, kFloat, 0, 0),
         gout(sequence(r), kFloat, -1, 1),
         gu(sequence(r), kData, 0, 0),
         gdelta(sequence(r), kData, 0, 0),
@@ -109,6 +112,7 @@ struct Buffers {
                .delta_softplus = true,
                .out = out,
                .last_state = last};
+    if (gpu_kept_states(size(r)) > 0) problem.states = states;
     gradients = {.out = gout,
                  .u = gu,
                  .delta = gdelta,
@@ -121,6 +125,15 @@ struct Buffers {
 
  private:
   static constexpr DType kData = DType::kBFloat16, kFloat = DType::kFloat32;
+  static SelectiveScanSize size(const Row& r) {
+    return {.batch = r.batch,
+            .channels = channels(r),
+            .groups = r.groups,
+            .length = r.length,
+            .states = r.states,
+            .dtype = kData,
+            .out_dtype = kFloat};
+  }
   static int64_t channels(const Row& r) { return r.groups * r.group_channels; }
   static Shape sequence(const Row& r) { return {r.batch, channels(r), r.length}; }
   static Shape factor(const Row& r) { return {r.batch, r.groups, r.states, r.length}; }
@@ -136,7 +149,7 @@ double measure(const std::vector<Buffers>& buffers, const SelectiveScanGpuPlan& 
   cudaGraphExec_t program;
   expect_cuda(cudaStreamCreate(&stream));
   expect_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-  const int calls = std::max<int>(4, static_cast<int>(buffers.size()));
+  const int calls = repetitions == 1 ? 1 : std::max<int>(4, static_cast<int>(buffers.size()));
   for (int i = 0; i < calls; ++i) {
     const Buffers& b = buffers[i % buffers.size()];
     if (plan.pass == Pass::kForward)
@@ -171,12 +184,15 @@ void print(const SelectiveScanGpuPlan& plan, double ms) {
   const double floor = 1e3 * std::max(static_cast<double>(plan.bytes) / 4.28e12,
                                       static_cast<double>(plan.exponentials) / 3.6e12);
   fmt::print(
-      "  {:8} {:7.3f} ms  {:5.0f} GB/s  {:3.0f} % of floor {:.3f}   lanes a row {:2}, {} warps, "
-      "{} parts, {} states, {} warps/SM{}\n",
+      "  {:8} {:7.3f} ms  {:5.0f} GB/s  {:3.0f} % of floor {:.3f}   {}lanes a row {:2}, {} warps, "
+      "{} shares, {} parts, {} states, {} warps/SM{}\n",
       plan.pass == Pass::kForward ? "forward" : "backward", ms,
-      static_cast<double>(plan.bytes) / ms * 1e-6, 100 * floor / ms, floor, plan.segments,
-      plan.warps, plan.blocks, plan.state_tile, plan.warps_per_multiprocessor,
-      plan.shared_carries ? "" : ", carries in memory");
+      static_cast<double>(plan.bytes) / ms * 1e-6, 100 * floor / ms, floor,
+      plan.one_state     ? "one state, "
+      : plan.many_states ? "many states, "
+                         : "",
+      plan.segments, plan.warps, plan.shares, plan.blocks, plan.state_tile,
+      plan.warps_per_multiprocessor, plan.shared_carries ? "" : ", carries in memory");
   std::fflush(stdout);
 }
 
@@ -191,9 +207,15 @@ void run(int number, bool all) {
     buffers.emplace_back(row);
   const SelectiveScanSize size = size_of(buffers[0].problem);
   for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
-    if (all)
+    if (all) {  // the best dozen
+      std::vector<std::pair<double, SelectiveScanGpuPlan>> times;
       for (const SelectiveScanGpuPlan& one : legal_plans(size, pass, gpus()[0]))
-        if (one.shared_carries) print(one, measure(buffers, one, 3));
+        if (one.warps_per_multiprocessor >= 6) times.emplace_back(measure(buffers, one, 1), one);
+      std::stable_sort(times.begin(), times.end(),
+                       [](const auto& a, const auto& b) { return a.first < b.first; });
+      for (std::size_t i = 0; i < std::min<std::size_t>(12, times.size()); ++i)
+        print(times[i].second, times[i].first);
+    }
     const SelectiveScanGpuPlan chosen = plan(size, pass, gpus()[0]);
     if (all) fmt::print("  chosen:\n");
     print(chosen, measure(buffers, chosen, 9));

@@ -30,10 +30,17 @@ TORCH_LIBRARY_FRAGMENT(linescan, m) {
       "Tensor? z=None, Tensor? delta_bias=None, Tensor? initial_state=None, "
       "bool delta_softplus=False, ScalarType? out_dtype=None) -> (Tensor out, Tensor last_state)",
       tags);
+  // The same for training: `states` is what a GPU's backward pass need not find again.
+  m.def(
+      "selective_scan_kept(Tensor u, Tensor delta, Tensor A, Tensor B, Tensor C, Tensor? D, "
+      "Tensor? z, Tensor? delta_bias, Tensor? initial_state, bool delta_softplus, "
+      "ScalarType? out_dtype) -> (Tensor out, Tensor last_state, Tensor states)",
+      tags);
   m.def(
       "selective_scan_backward(Tensor? grad_out, Tensor? grad_last_state, Tensor u, Tensor delta, "
       "Tensor A, Tensor B, Tensor C, Tensor? D, Tensor? z, Tensor? delta_bias, "
-      "Tensor? initial_state, bool delta_softplus) -> (Tensor u, Tensor delta, Tensor A, Tensor B, "
+      "Tensor? initial_state, bool delta_softplus, Tensor? states=None) -> (Tensor u, Tensor "
+      "delta, Tensor A, Tensor B, "
       "Tensor C, Tensor D, Tensor z, Tensor delta_bias, Tensor initial_state)",
       tags);
   m.def(
@@ -110,6 +117,47 @@ void run_backward(const SelectiveScanProblem& problem, const SelectiveScanGradie
            torch_parallel_for());
 }
 
+// What the forward pass keeps for the backward pass on GPUs.
+Tensor empty_states(const Tensor& u, const Tensor& A, const Tensor& B, const Tensor& C,
+                    const OptionalTensor& z, std::optional<at::ScalarType> out_dtype) {
+  const at::TensorOptions options = u.options().dtype(at::kFloat);
+  const std::optional<DType> data = dtype_of(u.scalar_type());
+  const std::optional<DType> out = dtype_of(out_dtype.value_or(u.scalar_type()));
+  if (!u.is_cuda() || !data || !out) return at::empty({0}, options);
+  const auto number = [](const c10::SymInt& size) {
+    return size.guard_int(__FILE__, __LINE__);  // while tracing: this size only
+  };
+  const int64_t length = number(u.sym_size(2));
+  const SelectiveScanSize size = {.batch = number(u.sym_size(0)),
+                                  .channels = number(u.sym_size(1)),
+                                  .length = length,
+                                  .states = number(A.sym_size(1)),
+                                  .dtype = *data,
+                                  .out_dtype = *out,
+                                  .gate = z && z->defined(),
+                                  .constant_B = B.dim() == 2,
+                                  .constant_C = C.dim() == 2,
+                                  .length_last = length == 1 || number(u.sym_stride(2)) == 1};
+  return at::empty({gpu_kept_states(size)}, options);
+}
+
+std::tuple<Tensor, Tensor, Tensor> kept_device(const Tensor& u, const Tensor& delta,
+                                               const Tensor& A, const Tensor& B, const Tensor& C,
+                                               const OptionalTensor& D, const OptionalTensor& z,
+                                               const OptionalTensor& delta_bias,
+                                               const OptionalTensor& initial_state,
+                                               bool delta_softplus,
+                                               std::optional<at::ScalarType> out_dtype) {
+  Call call(u, delta, A, B, C, D, z, delta_bias, initial_state, delta_softplus);
+  auto [out, last_state] = empty_results(u, A, out_dtype);
+  const Tensor states = empty_states(u, A, B, C, z, out_dtype);
+  call.problem.out = view_of(kName, "out", out);
+  call.problem.last_state = view_of(kName, "last_state", last_state);
+  if (states.numel() > 0) call.problem.states = view_of(kName, "states", states);
+  run_forward(call.problem, u);
+  return {out, last_state, states};
+}
+
 std::tuple<Tensor, Tensor> forward_device(const Tensor& u, const Tensor& delta, const Tensor& A,
                                           const Tensor& B, const Tensor& C, const OptionalTensor& D,
                                           const OptionalTensor& z, const OptionalTensor& delta_bias,
@@ -127,21 +175,23 @@ Gradients9 empty_gradients(const Tensor& u, const Tensor& delta, const Tensor& A
                            const Tensor& C, const OptionalTensor& D, const OptionalTensor& z,
                            const OptionalTensor& delta_bias, const OptionalTensor& initial_state) {
   // Sums over the batch are written in row-major order; the others follow their inputs.
-  const auto contiguous = [](const OptionalTensor& tensor) {
+  const auto contiguous = [&](const OptionalTensor& tensor) {
     return tensor && tensor->defined() ? at::empty_symint(tensor->sym_sizes(), tensor->options())
-                                       : gradient_like(tensor);
+                                       : gradient_like(tensor, u);
   };
-  return {gradient_like(u), gradient_like(delta),   contiguous(A),
-          contiguous(B),    contiguous(C),          contiguous(D),
-          gradient_like(z), contiguous(delta_bias), contiguous(initial_state)};
+  return {gradient_like(u, u), gradient_like(delta, u), contiguous(A),
+          contiguous(B),       contiguous(C),           contiguous(D),
+          gradient_like(z, u), contiguous(delta_bias),  contiguous(initial_state)};
 }
 
 Gradients9 backward_device(const OptionalTensor& grad_out, const OptionalTensor& grad_last_state,
                            const Tensor& u, const Tensor& delta, const Tensor& A, const Tensor& B,
                            const Tensor& C, const OptionalTensor& D, const OptionalTensor& z,
                            const OptionalTensor& delta_bias, const OptionalTensor& initial_state,
-                           bool delta_softplus) {
+                           bool delta_softplus, const OptionalTensor& states) {
   Call call(u, delta, A, B, C, D, z, delta_bias, initial_state, delta_softplus);
+  call.problem.out = view_of(kName, "grad_out", grad_out);  // its type is part of the problem
+  if (states && states->numel() > 0) call.problem.states = view_of(kName, "states", *states);
   auto results = empty_gradients(u, delta, A, B, C, D, z, delta_bias, initial_state);
   auto& [gu, gdelta, gA, gB, gC, gD, gz, gbias, ginitial] = results;
   const Tensor gB_groups = with_groups(gB), gC_groups = with_groups(gC);
@@ -207,11 +257,23 @@ std::tuple<Tensor, Tensor> forward_meta(const Tensor& u, const Tensor& delta, co
   return empty_results(u, A, out_dtype);
 }
 
+std::tuple<Tensor, Tensor, Tensor> kept_meta(const Tensor& u, const Tensor& delta, const Tensor& A,
+                                             const Tensor& B, const Tensor& C,
+                                             const OptionalTensor& D, const OptionalTensor& z,
+                                             const OptionalTensor& delta_bias,
+                                             const OptionalTensor& initial_state,
+                                             bool delta_softplus,
+                                             std::optional<at::ScalarType> out_dtype) {
+  const auto [out, last_state] =
+      forward_meta(u, delta, A, B, C, D, z, delta_bias, initial_state, delta_softplus, out_dtype);
+  return {out, last_state, empty_states(u, A, B, C, z, out_dtype)};
+}
+
 Gradients9 backward_meta(const OptionalTensor&, const OptionalTensor&, const Tensor& u,
                          const Tensor& delta, const Tensor& A, const Tensor& B, const Tensor& C,
                          const OptionalTensor& D, const OptionalTensor& z,
                          const OptionalTensor& delta_bias, const OptionalTensor& initial_state,
-                         bool) {
+                         bool, const OptionalTensor&) {
   return empty_gradients(u, delta, A, B, C, D, z, delta_bias, initial_state);
 }
 
@@ -235,11 +297,14 @@ class SelectiveScanFunction : public torch::autograd::Function<SelectiveScanFunc
       const Tensor& B, const Tensor& C, const OptionalTensor& D, const OptionalTensor& z,
       const OptionalTensor& delta_bias, const OptionalTensor& initial_state, bool delta_softplus,
       std::optional<at::ScalarType> out_dtype) {
+    static const auto op = c10::Dispatcher::singleton()
+                               .findSchemaOrThrow("linescan::selective_scan_kept", "")
+                               .typed<decltype(kept_device)>();
     at::AutoDispatchBelowADInplaceOrView below;
-    auto [out, last_state] = selective_scan(u, delta, A, B, C, D, z, delta_bias, initial_state,
-                                            delta_softplus, out_dtype);
+    auto [out, last_state, states] =
+        op.call(u, delta, A, B, C, D, z, delta_bias, initial_state, delta_softplus, out_dtype);
     ctx->save_for_backward({u, delta, A, B, C, or_undefined(D), or_undefined(z),
-                            or_undefined(delta_bias), or_undefined(initial_state)});
+                            or_undefined(delta_bias), or_undefined(initial_state), states});
     ctx->saved_data["delta_softplus"] = delta_softplus;
     ctx->set_materialize_grads(false);
     return {out, last_state};
@@ -254,7 +319,7 @@ class SelectiveScanFunction : public torch::autograd::Function<SelectiveScanFunc
     auto [u, delta, A, B, C, D, z, delta_bias, initial_state] =
         op.call(or_nothing(grads[0]), or_nothing(grads[1]), saved[0], saved[1], saved[2], saved[3],
                 saved[4], or_nothing(saved[5]), or_nothing(saved[6]), or_nothing(saved[7]),
-                or_nothing(saved[8]), ctx->saved_data["delta_softplus"].toBool());
+                or_nothing(saved[8]), ctx->saved_data["delta_softplus"].toBool(), saved[9]);
     const auto if_given = [&](std::size_t input, const Tensor& gradient) {
       return saved[input].defined() ? gradient : Tensor();
     };
@@ -309,23 +374,27 @@ std::tuple<Tensor, Tensor> forward_autocast(const Tensor& u, const Tensor& delta
 
 TORCH_LIBRARY_IMPL(linescan, CPU, m) {
   m.impl("selective_scan", forward_device);
+  m.impl("selective_scan_kept", kept_device);
   m.impl("selective_scan_backward", backward_device);
   m.impl("selective_scan_step", step_device);
 }
 // The kernels' library may be absent or not loaded yet: run_forward() says so then.
 TORCH_LIBRARY_IMPL(linescan, CUDA, m) {
   m.impl("selective_scan", forward_device);
+  m.impl("selective_scan_kept", kept_device);
   m.impl("selective_scan_backward", backward_device);
   m.impl("selective_scan_step", step_device);
 }
 TORCH_LIBRARY_IMPL(linescan, Meta, m) {
   m.impl("selective_scan", forward_meta);
+  m.impl("selective_scan_kept", kept_meta);
   m.impl("selective_scan_backward", backward_meta);
   m.impl("selective_scan_step", step_meta);
 }
 TORCH_LIBRARY_IMPL(linescan, Autograd, m) {
   m.impl("selective_scan", forward_autograd);
   // Second derivatives and derivatives of a step: a clear error, never silently zero.
+  m.impl("selective_scan_kept", torch::autograd::autogradNotImplementedFallback());
   m.impl("selective_scan_backward", torch::autograd::autogradNotImplementedFallback());
   m.impl("selective_scan_step", torch::autograd::autogradNotImplementedFallback());
 }

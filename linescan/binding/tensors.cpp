@@ -7,7 +7,6 @@
 #include "linescan/base/error.h"
 
 namespace linescan {
-namespace {
 
 std::optional<DType> dtype_of(at::ScalarType type) {
   switch (type) {
@@ -23,8 +22,6 @@ std::optional<DType> dtype_of(at::ScalarType type) {
       return std::nullopt;
   }
 }
-
-}  // namespace
 
 TensorView view_of(std::string_view op, std::string_view argument, const at::Tensor& tensor) {
   const std::optional<DType> dtype = dtype_of(tensor.scalar_type());
@@ -59,8 +56,8 @@ at::Tensor empty_as(const at::Tensor& tensor, at::ScalarType dtype) {
   return at::empty_like(tensor, tensor.options().dtype(dtype));
 }
 
-at::Tensor gradient_like(const std::optional<at::Tensor>& tensor) {
-  return tensor && tensor->defined() ? at::empty_like(*tensor) : at::empty({0});
+at::Tensor gradient_like(const std::optional<at::Tensor>& tensor, const at::Tensor& beside) {
+  return tensor && tensor->defined() ? at::empty_like(*tensor) : at::empty({0}, beside.options());
 }
 
 ParallelFor torch_parallel_for() {

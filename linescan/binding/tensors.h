@@ -11,6 +11,9 @@
 
 namespace linescan {
 
+// Nothing for a type that operators do not know.
+std::optional<DType> dtype_of(at::ScalarType type);
+
 // The view of a tensor as it lies; the tensor must outlive it. Throws InvalidArgument naming `op`
 // and `argument` if the type is none that operators know (complex, integer) or the rank exceeds
 // Shape::kMaxRank.
@@ -33,7 +36,7 @@ inline std::optional<at::Tensor> optional(const at::Tensor& tensor) {
 at::Tensor empty_as(const at::Tensor& tensor, at::ScalarType dtype);
 // Like an optional input; a tensor of no elements stands for an absent one, because operators that
 // torch.compile traces cannot return undefined tensors.
-at::Tensor gradient_like(const std::optional<at::Tensor>& tensor);
+at::Tensor gradient_like(const std::optional<at::Tensor>& tensor, const at::Tensor& beside);
 
 // PyTorch's own threads.
 ParallelFor torch_parallel_for();

@@ -16,7 +16,7 @@ using Sample = SelectiveScanSample;
 
 // Forward and backward with the given plans; with the chosen ones if there are none.
 void run_on_gpu(Sample& sample, const SelectiveScanGpuPlan* forward_plan = nullptr,
-                const SelectiveScanGpuPlan* backward_plan = nullptr) {
+                const SelectiveScanGpuPlan* backward_plan = nullptr, bool keep_states = false) {
   check(sample.problem);
   check_gpu(sample.problem);
   GpuTensors tensors;
@@ -31,6 +31,8 @@ void run_on_gpu(Sample& sample, const SelectiveScanGpuPlan* forward_plan = nullp
       on_gpu(sample.gout),  on_gpu(sample.glast), on_gpu(sample.gu),      on_gpu(sample.gdelta),
       on_gpu(sample.gA),    on_gpu(sample.gB),    on_gpu(sample.gC),      on_gpu(sample.gD),
       on_gpu(sample.gbias), on_gpu(sample.gz),    on_gpu(sample.ginitial)};
+  SampleTensor states({gpu_kept_states(size_of(problem))}, DType::kFloat32);
+  if (keep_states && states.view().shape[0] > 0) problem.states = on_gpu(states);
   const SelectiveScanSize size = size_of(problem);
   const auto chosen = [&](const SelectiveScanGpuPlan* given, Pass pass) {
     return given ? *given : plan(size, pass, test_gpu());
@@ -130,9 +132,7 @@ INSTANTIATE_TEST_SUITE_P(TypesAndLayouts, SelectiveScanGpu,
 #define SKIP_WITHOUT_GPU \
   if (!have_gpu()) GTEST_SKIP() << "no GPU: " << why_no_gpu()
 
-TEST(SelectiveScanGpuPlans, AllAgreeWithReference) {
-  SKIP_WITHOUT_GPU;
-  const Case c{.batch = 2, .channels = 24, .groups = 2, .length = 70, .states = 5, .initial = true};
+void expect_all_plans_agree(const Case& c) {
   const SelectiveScanSize size = size_of(Sample(c).problem);
   const auto ahead = legal_plans(size, Pass::kForward, test_gpu());
   const auto back = legal_plans(size, Pass::kBackward, test_gpu());
@@ -143,6 +143,61 @@ TEST(SelectiveScanGpuPlans, AllAgreeWithReference) {
     SCOPED_TRACE(to_string(one) + to_string(other));
     run_on_gpu(p, &one, &other);
     expect_passed(p.judge());
+  }
+}
+
+TEST(SelectiveScanGpuPlans, AllAgreeWithReference) {
+  SKIP_WITHOUT_GPU;
+  expect_all_plans_agree(
+      {.batch = 2, .channels = 24, .groups = 2, .length = 70, .states = 5, .initial = true});
+}
+
+TEST(SelectiveScanGpuPlans, AllForManyStatesAgreeWithReference) {
+  SKIP_WITHOUT_GPU;
+  for (const DType dtype : {DType::kBFloat16, DType::kFloat16})
+    for (const DType out_dtype : {DType::kFloat32, dtype})
+      expect_all_plans_agree({.batch = 2,
+                              .channels = 5,
+                              .length = out_dtype == dtype ? 40 : 37,
+                              .states = out_dtype == dtype ? 18 : 5,
+                              .dtype = dtype,
+                              .initial = out_dtype == dtype,
+                              .out_dtype = out_dtype});
+}
+
+TEST(SelectiveScanGpuPlans, AllForOneStateAgreeWithReference) {
+  SKIP_WITHOUT_GPU;
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16})
+    for (const DType out_dtype : {DType::kFloat32, dtype})
+      expect_all_plans_agree({.batch = 2,
+                              .channels = 38,
+                              .groups = 2,
+                              .length = dtype == DType::kFloat16 ? 531 : 140,
+                              .states = 1,
+                              .dtype = dtype,
+                              .initial = out_dtype == dtype,
+                              .out_dtype = out_dtype});
+}
+
+TEST(SelectiveScanGpuPlans, KeptStatesGiveTheSameBits) {
+  SKIP_WITHOUT_GPU;
+  for (const int64_t length : {64, 65, 300, 1100}) {
+    const Case c{.batch = 5, .channels = 12, .length = length, .initial = true};
+    Sample found(c), kept(c);
+    SelectiveScanSize size = size_of(found.problem);
+    ASSERT_EQ(gpu_kept_states(size) > 0, length > 64);
+    run_on_gpu(found);
+    run_on_gpu(kept, nullptr, nullptr, true);
+    expect_passed(kept.judge());
+    EXPECT_EQ(found.gu.bytes(), kept.gu.bytes());
+    EXPECT_EQ(found.gA.bytes(), kept.gA.bytes());
+    size.kept_states = true;
+    SelectiveScanGpuPlan back = plan(size, Pass::kBackward, test_gpu());
+    back.slice = 2;
+    Sample sliced(c);
+    run_on_gpu(sliced, nullptr, &back, true);
+    EXPECT_EQ(sliced.gu.bytes(), kept.gu.bytes());
+    EXPECT_EQ(sliced.gB.bytes(), kept.gB.bytes());
   }
 }
 

@@ -51,8 +51,8 @@ __device__ __forceinline__ float sum_lanes(float x, int width) {
 }
 
 // One step of fold_lanes: lanes that differ in `mask` give each other half of their numbers.
-template <int kCount>
-__device__ __forceinline__ void fold_halves(float (&x)[16], int lane, int mask) {
+template <int kCount, int kSize>
+__device__ __forceinline__ void fold_halves(float (&x)[kSize], int lane, int mask) {
   constexpr int kHalf = kCount / 2;
   const bool upper = lane & mask;
 #pragma unroll

@@ -7,7 +7,8 @@
 //   gA = sum_t dt k h[t-1]                gD = sum_t gy u        ginitial = k[0]
 //
 //   Shapes as in forward.cu; a gradient has the shape of its tensor.
-// Sums over rows: the lanes of a warp by shuffles, its block's warps through shared memory, blocks and
+// Warps of a team have the same rows and different states; the first of them finishes gu, the last gdelta.
+// Sums over rows: the lanes of a warp by shuffles, its block's teams through shared memory, blocks and
 //            batch by device_code/ordered_sums.cu; every order is fixed by the plan.
 // Reference: reference.cpp; derivation in README.md.
 // Chosen by: gpu_plan.cpp: serial (a lane has a row) or segmented.
@@ -41,8 +42,8 @@ __global__ void __launch_bounds__(kMaxThreads, 2)
   using Shape = GpuShape<kSegments>;
   const GpuPlace<kSegments> place(args);
   unsigned char* shared = shared_memory();
-  float* exchange = reinterpret_cast<float*>(shared + args.shared.exchange) +
-                    place.warp * kGpuWarp * kGpuSegmentPitch;
+  float* exchange =
+      reinterpret_cast<float*>(shared + args.shared.exchange) + place.warp * args.exchange;
   unsigned char* arrivals = shared + args.shared.arrivals;
   const int chunk_floats = 2 * args.state_tile * Shape::kPitch;
   float* sums = reinterpret_cast<float*>(shared + args.shared.sums);
@@ -58,7 +59,8 @@ __global__ void __launch_bounds__(kMaxThreads, 2)
     return Ahead{some ? *carries(kRates, n) : 0, some ? *carries(0, n) : 0,
                  some ? *carries(kFirstSum, n) : 0};
   };
-  const int block_rows = args.warps * Shape::kRows;
+  const int block_rows = args.warps / args.shares * Shape::kRows;
+  const bool first_share = place.share == 0, last_share = place.share == args.shares - 1;
   const auto states_of = [&](int parity) {
     return reinterpret_cast<float*>(shared + args.shared.states) +
            parity * args.state_tile * block_rows;
@@ -85,7 +87,7 @@ __global__ void __launch_bounds__(kMaxThreads, 2)
   for (int index = args.tiles; index >= 0; --index) {
     if (index < args.tiles) {
       wait_copies<0>();
-      __syncwarp();
+      sync_team(args);
     }
     if (index > 0) {
       fetch<-1>(args, place, cursors, index - 1);
@@ -94,7 +96,8 @@ __global__ void __launch_bounds__(kMaxThreads, 2)
     }
     if (index == args.tiles) {  // while the first tile is on its way
       if (place.exists())
-        for (int n = place.segment; n < args.states; n += kSegments) {
+        for (int n = place.share + place.segment * args.shares; n < args.states;
+             n += kSegments * args.shares) {
           *carries(0, n) = args.last_state ? args.last_state[place.states_at(args) + n] : 0;
           *carries(kRates, n) = args.A[int64_t{place.channel} * args.states + n];
           const int arrays = constant_C + args.factors[1].constant;
@@ -108,37 +111,37 @@ __global__ void __launch_bounds__(kMaxThreads, 2)
     float dt[kGpuItems] = {}, du[kGpuItems] = {}, gy[kGpuItems] = {}, sum_dt = 0;
     float through_B[kGpuItems] = {}, through_a[kGpuItems] = {};  // sum_n gh B, sum_n A k h[t-1]
     float y[kGate ? kGpuItems : 1] = {};
-    Ahead ahead = look_ahead(0);
-    read(args, args.inputs[1], place, index, tile.items, dt);
-    read(args, args.inputs[0], place, index, tile.items, du);
-    if (gradient.data) read(args, gradient, place, index, tile.items, gy);
+    Ahead ahead = look_ahead(place.share);
+    read(args, args.inputs[1], place, index, dt);
+    read(args, args.inputs[0], place, index, du);
+    if (gradient.data) read(args, gradient, place, index, gy);
     if constexpr (kGate)
       if (z_input.data) {
         float z[kGpuItems] = {};
-        read(args, z_input, place, index, tile.items, z);
-        for_fours<true>(kGpuItems, [&](int i) {
+        read(args, z_input, place, index, z);
+        for_fours([&](int i) {
 #pragma unroll
           for (int j = i; j < i + 4; ++j) gy[j] *= z[j] * sigmoid(z[j]);
         });
       }
-    const int rest = place.exists() ? tile.steps - place.segment * tile.items : 0;
+    const int rest = place.exists() ? tile.steps - place.segment * kGpuItems : 0;
     if (args.softplus)
-      for_fours<true>(kGpuItems, [&](int i) {
+      for_fours([&](int i) {
 #pragma unroll
         for (int j = i; j < i + 4; ++j) dt[j] = softplus(dt[j] + bias);
       });
     else
-      for_fours<true>(kGpuItems, [&](int i) {
+      for_fours([&](int i) {
 #pragma unroll
         for (int j = i; j < i + 4; ++j) dt[j] += bias;
       });
     if (!tile.whole() || !place.full)
-      for_fours<true>(kGpuItems, [&](int i) {
+      for_fours([&](int i) {
 #pragma unroll
         for (int j = i; j < i + 4; ++j)  // steps that change nothing
-          if (j >= rest || j >= tile.items) dt[j] = du[j] = gy[j] = 0;
+          if (j >= rest) dt[j] = du[j] = gy[j] = 0;
       });
-    for_fours<true>(kGpuItems, [&](int i) {
+    for_fours([&](int i) {
 #pragma unroll
       for (int j = i; j < i + 4; ++j) {
         if constexpr (kGate) y[j] = D * du[j];
@@ -161,26 +164,25 @@ __global__ void __launch_bounds__(kMaxThreads, 2)
       __syncthreads();
 
       // One state's steps, there and back.
-      const auto walk = [&]<bool kWhole>(int n, float own_A, float k, float behind_A_sum,
-                                         float before) {
+      const auto walk = [&](int n, float own_A, float k, float behind_A_sum, float before) {
         const float rate = own_A * kLog2e;
         const GpuFactorRow<kConstant> B(args, place, 0, first, n - first, factors);
         const GpuFactorRow<kConstant> C(args, place, 1, first, n - first, factors);
         float a[kGpuItems] = {}, h[kGpuItems] = {};
-        for_fours<kWhole>(tile.items, [&](int i) {
+        for_fours([&](int i) {
 #pragma unroll
           for (int j = i; j < i + 4; ++j) a[j] = exp2_approx(dt[j] * rate);
         });
         if constexpr (kSegments > 1) {
           Affine ahead{exp2_approx(rate * sum_dt), 0}, back{ahead.factor, 0};
-          for_fours<kWhole>(tile.items, [&](int i) {
+          for_fours([&](int i) {
             const float4 four = B(i);
             const float own[4] = {four.x, four.y, four.z, four.w};
 #pragma unroll
             for (int j = 0; j < 4; ++j)
               ahead.offset = fmaf(a[i + j], ahead.offset, du[i + j] * own[j]);
           });
-          for_fours_backwards<kWhole>(tile.items, [&](int i) {
+          for_fours_backwards([&](int i) {
             const float4 four = C(i);
             const float own[4] = {four.x, four.y, four.z, four.w};
 #pragma unroll
@@ -194,7 +196,7 @@ __global__ void __launch_bounds__(kMaxThreads, 2)
           k = behind(k);
         }
         float now = before;
-        for_fours<kWhole>(tile.items, [&](int i) {
+        for_fours([&](int i) {
           const float4 four = B(i);
           const float own[4] = {four.x, four.y, four.z, four.w};
 #pragma unroll
@@ -208,7 +210,7 @@ __global__ void __launch_bounds__(kMaxThreads, 2)
         });
         float A_sum = 0;
         // From here on a[] becomes the row's share of gB, h[] that of gC.
-        for_fours_backwards<kWhole>(tile.items, [&](int i) {
+        for_fours_backwards([&](int i) {
           const float4 four_B = B(i), four_C = C(i);
           const float own_B[4] = {four_B.x, four_B.y, four_B.z, four_B.w};
           const float own_C[4] = {four_C.x, four_C.y, four_C.z, four_C.w};
@@ -233,8 +235,7 @@ __global__ void __launch_bounds__(kMaxThreads, 2)
         if constexpr (kConstant) {
           const auto carry_sum = [&](const float(&x)[kGpuItems], int array) {
             float total = 0;
-            for_fours<true>(kGpuItems,
-                            [&](int i) { total += (x[i] + x[i + 1]) + (x[i + 2] + x[i + 3]); });
+            for_fours([&](int i) { total += (x[i] + x[i + 1]) + (x[i + 2] + x[i + 3]); });
             total = sum_lanes<kSegments>(total);
             if (first_lane) *carries(array, n) += total;
           };
@@ -244,32 +245,39 @@ __global__ void __launch_bounds__(kMaxThreads, 2)
         // Both, whether wanted or not: without a branch their shuffles hide each other's latency.
         const int own = fold_lanes<kSegments>(a, place.lane);
         fold_lanes<kSegments>(h, place.lane);
-        float* own_sums = sums + (place.warp * 2 * args.state_tile + n - first) * Shape::kPitch +
+        float* own_sums = sums + (place.team * 2 * args.state_tile + n - first) * Shape::kPitch +
                           place.segment * kGpuSegmentPitch + own;
         leave_sums<kSegments>(a, own_sums);
         leave_sums<kSegments>(h, own_sums + args.state_tile * Shape::kPitch);
       };
-      const float* own_states = states_of(parity) + place.warp * Shape::kRows + place.row;
-      for (int n = first; n < first + chunk.count; ++n) {
+      const float* own_states = states_of(parity) + place.team * Shape::kRows + place.row;
+      for (int n = first + place.share; n < first + chunk.count; n += args.shares) {
         const Ahead now = ahead;
-        ahead = look_ahead(n + 1);
+        ahead = look_ahead(n + args.shares);
         const float before = place.exists() ? own_states[(n - first) * block_rows] : 0;
-        if (tile.items == kGpuItems)
-          walk.template operator()<true>(n, now.A, now.k, now.A_sum, before);
-        else
-          walk.template operator()<false>(n, now.A, now.k, now.A_sum, before);
+        walk(n, now.A, now.k, now.A_sum, before);
       }
       __syncthreads();
       write_factor_sums(args, place, chunk, sums);
     }
 
+    if (args.shares > 1) {
+      give_items(through_B, exchange, place.lane);
+      give_items(through_a, exchange + kGpuExchange, place.lane);
+      __syncthreads();
+      float* shares = exchange - place.share * args.exchange;
+      if (first_share || last_share) add_items(args, through_B, shares, place.lane);
+      if (last_share) add_items(args, through_a, shares + kGpuExchange, place.lane);
+      __syncthreads();
+      if (!first_share && !last_share) continue;
+    }
     float x[kGpuItems] = {};
     if constexpr (kGate)
       if (args.gz.data) {
         float z[kGpuItems] = {};
-        read(args, z_input, place, index, tile.items, z);
-        if (gradient.data) read(args, gradient, place, index, tile.items, x);
-        for_fours<true>(kGpuItems, [&](int i) {
+        read(args, z_input, place, index, z);
+        if (gradient.data) read(args, gradient, place, index, x);
+        for_fours([&](int i) {
 #pragma unroll
           for (int j = i; j < i + 4; ++j) {
             const float s = sigmoid(z[j]);
@@ -278,27 +286,28 @@ __global__ void __launch_bounds__(kMaxThreads, 2)
         });
         write(args.gz, exchange, place, tile, y);
       }
-    read(args, args.inputs[0], place, index, tile.items, x);
-    for_fours<true>(kGpuItems, [&](int i) {
+    read(args, args.inputs[0], place, index, x);
+    for_fours([&](int i) {
 #pragma unroll
       for (int j = i; j < i + 4; ++j) {
-        if (j < rest && j < tile.items) D_sum = fmaf(gy[j], x[j], D_sum);
+        if (j < rest) D_sum = fmaf(gy[j], x[j], D_sum);
         through_a[j] = fmaf(x[j], through_B[j], through_a[j]);
         through_B[j] = fmaf(D, gy[j], dt[j] * through_B[j]);
       }
     });
-    if (args.gu.data) write(args.gu, exchange, place, tile, through_B);
+    if (args.gu.data && first_share) write(args.gu, exchange, place, tile, through_B);
+    if (!last_share) continue;
     if (args.softplus) {
-      read(args, args.inputs[1], place, index, tile.items, x);
-      for_fours<true>(kGpuItems, [&](int i) {
+      read(args, args.inputs[1], place, index, x);
+      for_fours([&](int i) {
 #pragma unroll
         for (int j = i; j < i + 4; ++j) through_a[j] *= softplus_slope(x[j] + bias);
       });
     }
-    for_fours<true>(kGpuItems, [&](int i) {
+    for_fours([&](int i) {
 #pragma unroll
       for (int j = i; j < i + 4; ++j)
-        if (j < rest && j < tile.items) bias_sum += through_a[j];
+        if (j < rest) bias_sum += through_a[j];
     });
     if (args.gdelta.data) write(args.gdelta, exchange, place, tile, through_a);
     __syncwarp();  // the tile's memory is filled again
@@ -308,9 +317,9 @@ __global__ void __launch_bounds__(kMaxThreads, 2)
   bias_sum = sum_lanes<kSegments>(bias_sum);
   if (!first_lane) return;
   const int64_t row = int64_t{place.item} * args.channels + place.channel;
-  if (args.D_sums) args.D_sums[row] = D_sum;
-  if (args.bias_sums) args.bias_sums[row] = bias_sum;
-  for (int n = 0; n < args.states; ++n) {
+  if (args.D_sums && first_share) args.D_sums[row] = D_sum;
+  if (args.bias_sums && last_share) args.bias_sums[row] = bias_sum;
+  for (int n = place.share; n < args.states; n += args.shares) {
     const int64_t at = row * args.states + n;
     if (args.initial_gradient) args.initial_gradient[at] = *carries(0, n);
     if (args.A_sums) args.A_sums[at] = *carries(kFirstSum, n);
@@ -356,12 +365,24 @@ OrderedSum sum_of_batch(const SelectiveScanGpuArguments& args, const float* part
   return sum;
 }
 
+// A to args.rates: a sum of one part.
+OrderedSum turned_round(const SelectiveScanGpuArguments& args) {
+  OrderedSum sum;
+  sum.from = args.A;
+  sum.parts = 1;
+  sum.sizes[2] = args.channels, sum.sizes[3] = args.states;
+  sum.to = reinterpret_cast<unsigned char*>(args.rates);
+  sum.strides[2] = sizeof(float), sum.strides[3] = int64_t{args.channels} * 4;
+  return sum;
+}
+
 }  // namespace
 
 void backward(const SelectiveScanProblem& problem, const SelectiveScanGradients& gradients,
               const SelectiveScanGpuPlan& plan, std::byte* workspace, GpuStream stream) {
   SelectiveScanGpuArguments args = gpu_arguments(problem, &gradients, plan, false, workspace);
   SelectiveScanGpuArguments states = gpu_arguments(problem, &gradients, plan, true, workspace);
+  float* const kept = plan.one_state ? problem.states.as<float>() : nullptr;
   const bool constant = args.factors[0].constant || args.factors[1].constant;
   const bool gate = args.inputs[2].data != nullptr;
   void (*kernel)(SelectiveScanGpuArguments) = scan_backward<kGpuConstantSegments, true, true>;
@@ -372,6 +393,11 @@ void backward(const SelectiveScanProblem& problem, const SelectiveScanGradients&
     });
   const TensorView* factor_gradients[2] = {&gradients.B, &gradients.C};
   OrderedSums sums;
+  if (args.rates) {
+    sums.add(turned_round(args));
+    launch_ordered_sums("selective_scan rates", sums, stream);
+    sums = {};
+  }
   for (int first = 0; first < args.batch; first += args.slice) {
     if (first > 0) {
       launch_ordered_sums("selective_scan sums", sums, stream);
@@ -379,11 +405,17 @@ void backward(const SelectiveScanProblem& problem, const SelectiveScanGradients&
     }
     args.first_batch = states.first_batch = first;
     const int items = std::min(args.slice, args.batch - first);
-    if (plan.tiles > 1) launch_tile_states(states, plan, stream);
-    launch("selective_scan backward", kernel,
-           {int64_t{items} * args.groups * args.blocks, static_cast<int>(plan.block),
-            args.shared.bytes},
-           stream, args);
+    if (kept)
+      args.tile_states = kept + int64_t{first} * args.channels;
+    else if (plan.tiles > 1)
+      launch_tile_states(states, plan, stream);
+    const DType out = gradients.out ? gradients.out.dtype : DType::kFloat32;
+    if (plan.one_state)
+      launch_one_state_backward(args, plan, out, stream);
+    else if (plan.many_states)
+      launch_many_states_backward(args, plan, out, stream);
+    else
+      launch("selective_scan backward", kernel, launch_shape(args, plan), stream, args);
     for (int i = 0; i < 2; ++i)
       if (args.sums[i].part != 0)
         sums.add(sum_of_blocks(args, args.sums[i], *factor_gradients[i], items));

@@ -8,12 +8,11 @@
 //   A [channels, states]   D, delta_bias [channels]   states [batch, channels, states]
 //
 // A lane keeps 16 steps in registers and meets one state after another. Lanes that share a row scan
-// their steps from zero first, learn by shuffles what enters their segment, and walk again.
+// their steps from zero first, learn by shuffles what enters their segment, and walk again. Warps of
+// a team have the same rows and different states; the first of them adds up y.
 // Source:    Gu & Dao 2023, arXiv:2312.00752.
 // Numerics:  float for every type; reference.cpp beside this file, bounds in the tests.
 // Chosen by: gpu_plan.cpp: serial (a lane has a row) or segmented.
-
-#include <algorithm>
 
 #include "linescan/ops/device_code/segments.cuh"
 #include "linescan/ops/device_code/softplus.cuh"
@@ -37,8 +36,8 @@ __global__ void __launch_bounds__(kGpuScanMaxWarps* kGpuWarp, 2)
   const GpuPlace<kSegments> place(args);
   const bool last_segment = place.exists() && place.segment == kSegments - 1;
   unsigned char* shared = shared_memory();
-  float* exchange = reinterpret_cast<float*>(shared + args.shared.exchange) +
-                    place.warp * kGpuWarp * kGpuSegmentPitch;
+  float* exchange =
+      reinterpret_cast<float*>(shared + args.shared.exchange) + place.warp * args.exchange;
   unsigned char* arrivals = shared + args.shared.arrivals;
   const int chunk_floats = 2 * args.state_tile * Shape::kPitch;
 
@@ -65,7 +64,7 @@ __global__ void __launch_bounds__(kGpuScanMaxWarps* kGpuWarp, 2)
   for (int index = -1; index < tiles; ++index) {
     if (index >= 0) {
       wait_copies<0>();
-      __syncwarp();
+      sync_team(args);
     }
     if (index + 1 < tiles) {
       fetch<1>(args, place, cursors, index + 1);
@@ -74,7 +73,8 @@ __global__ void __launch_bounds__(kGpuScanMaxWarps* kGpuWarp, 2)
     }
     if (index < 0) {  // while the first tile is on its way
       if (place.exists())
-        for (int n = place.segment; n < args.states; n += kSegments) {
+        for (int n = place.share + place.segment * args.shares; n < args.states;
+             n += kSegments * args.shares) {
           *carries(0, n) = args.initial_state ? args.initial_state[place.states_at(args) + n] : 0;
           *carries(kRates, n) = args.A[int64_t{place.channel} * args.states + n] * kLog2e;
         }
@@ -84,30 +84,30 @@ __global__ void __launch_bounds__(kGpuScanMaxWarps* kGpuWarp, 2)
 
     const GpuTile<kSegments> tile(args, index);
     float dt[kGpuItems] = {}, du[kGpuItems] = {}, y[kGpuItems] = {}, sum_dt = 0;
-    Ahead ahead = look_ahead(0);
-    read(args, args.inputs[1], place, index, tile.items, dt);
-    read(args, args.inputs[0], place, index, tile.items, du);
-    const int rest = place.exists() ? tile.steps - place.segment * tile.items : 0;
+    Ahead ahead = look_ahead(place.share);
+    read(args, args.inputs[1], place, index, dt);
+    read(args, args.inputs[0], place, index, du);
+    const int rest = place.exists() ? tile.steps - place.segment * kGpuItems : 0;
     if (args.softplus)
-      for_fours<true>(kGpuItems, [&](int i) {
+      for_fours([&](int i) {
 #pragma unroll
         for (int j = i; j < i + 4; ++j) dt[j] = softplus(dt[j] + bias);
       });
     else
-      for_fours<true>(kGpuItems, [&](int i) {
+      for_fours([&](int i) {
 #pragma unroll
         for (int j = i; j < i + 4; ++j) dt[j] += bias;
       });
     if (!tile.whole() || !place.full)
-      for_fours<true>(kGpuItems, [&](int i) {
+      for_fours([&](int i) {
 #pragma unroll
         for (int j = i; j < i + 4; ++j)  // steps that change nothing
-          if (j >= rest || j >= tile.items) dt[j] = du[j] = 0;
+          if (j >= rest) dt[j] = du[j] = 0;
       });
-    for_fours<true>(kGpuItems, [&](int i) {
+    for_fours([&](int i) {
 #pragma unroll
       for (int j = i; j < i + 4; ++j) {
-        y[j] = D * du[j];
+        y[j] = place.share == 0 ? D * du[j] : 0;
         du[j] *= dt[j];
         sum_dt += dt[j];
       }
@@ -128,13 +128,13 @@ __global__ void __launch_bounds__(kGpuScanMaxWarps* kGpuWarp, 2)
       __syncthreads();
 
       // One state's steps. The carry is written back after all lanes of the row have read it.
-      const auto walk = [&]<bool kWhole>(int n, float rate, float h) {
+      const auto walk = [&](int n, float rate, float h) {
         const GpuFactorRow<kConstant> B(args, place, 0, first, n - first, factors);
         const GpuFactorRow<kConstant> C(args, place, 1, first, n - first, factors);
         if constexpr (kSegments > 1) {
           float a[kGpuItems], b[kGpuItems];
           Affine all{exp2_approx(rate * sum_dt), 0};
-          for_fours<kWhole>(tile.items, [&](int i) {
+          for_fours([&](int i) {
             const float4 four = B(i);
             const float own[4] = {four.x, four.y, four.z, four.w};
 #pragma unroll
@@ -148,7 +148,7 @@ __global__ void __launch_bounds__(kGpuScanMaxWarps* kGpuWarp, 2)
           if (last_segment) *carries(0, n) = all(h);
           h = before(h);
           if constexpr (!kStatesOnly)
-            for_fours<kWhole>(tile.items, [&](int i) {
+            for_fours([&](int i) {
               const float4 four = C(i);
               const float own[4] = {four.x, four.y, four.z, four.w};
 #pragma unroll
@@ -158,7 +158,7 @@ __global__ void __launch_bounds__(kGpuScanMaxWarps* kGpuWarp, 2)
               }
             });
         } else {
-          for_fours<kWhole>(tile.items, [&](int i) {
+          for_fours([&](int i) {
             const float4 four_B = B(i), four_C = kStatesOnly ? four_B : C(i);
             const float own_B[4] = {four_B.x, four_B.y, four_B.z, four_B.w};
             [[maybe_unused]] const float own_C[4] = {four_C.x, four_C.y, four_C.z, four_C.w};
@@ -171,23 +171,27 @@ __global__ void __launch_bounds__(kGpuScanMaxWarps* kGpuWarp, 2)
           if (last_segment) *carries(0, n) = h;
         }
       };
-      for (int n = first; n < first + chunk.count; ++n) {
+      for (int n = first + place.share; n < first + chunk.count; n += args.shares) {
         const Ahead now = ahead;
-        ahead = look_ahead(n + 1);
+        ahead = look_ahead(n + args.shares);
         if (kStatesOnly && place.exists() && place.segment == 0 && index > 0)
           *tile_state(args, place, index, n) = now.h;
-        if (tile.items == kGpuItems)
-          walk.template operator()<true>(n, now.rate, now.h);
-        else
-          walk.template operator()<false>(n, now.rate, now.h);
+        walk(n, now.rate, now.h);
       }
     }
 
     if constexpr (!kStatesOnly) {
+      if (args.shares > 1) {
+        give_items(y, exchange, place.lane);
+        __syncthreads();
+        if (place.share == 0) add_items(args, y, exchange, place.lane);
+        __syncthreads();
+        if (place.share > 0) continue;
+      }
       if (args.inputs[2].data) {
         float z[kGpuItems] = {};
-        read(args, args.inputs[2], place, index, tile.items, z);
-        for_fours<true>(kGpuItems, [&](int i) {
+        read(args, args.inputs[2], place, index, z);
+        for_fours([&](int i) {
 #pragma unroll
           for (int j = i; j < i + 4; ++j) y[j] *= z[j] * sigmoid(z[j]);
         });
@@ -199,22 +203,19 @@ __global__ void __launch_bounds__(kGpuScanMaxWarps* kGpuWarp, 2)
 
   if (!last_segment) return;
   if (kStatesOnly && args.tiles > 1)
-    for (int n = 0; n < args.states; ++n)
+    for (int n = place.share; n < args.states; n += args.shares)
       *tile_state(args, place, args.tiles - 1, n) = *carries(0, n);
   if (!kStatesOnly && args.last_state)
-    for (int n = 0; n < args.states; ++n)
+    for (int n = place.share; n < args.states; n += args.shares)
       args.last_state[place.states_at(args) + n] = *carries(0, n);
 }
 
 template <bool kStatesOnly>
 void launch_forward(const SelectiveScanGpuArguments& args, const SelectiveScanGpuPlan& plan,
                     GpuStream stream) {
-  const LaunchShape shape{
-      int64_t{std::min(args.slice, args.batch - args.first_batch)} * args.groups * args.blocks,
-      static_cast<int>(plan.block), args.shared.bytes};
   const bool constant = args.factors[0].constant || args.factors[1].constant;
   const auto run = [&](auto* kernel) {
-    launch("selective_scan forward", kernel, shape, stream, args);
+    launch("selective_scan forward", kernel, launch_shape(args, plan), stream, args);
   };
   if (constant) return run(scan_forward<kGpuConstantSegments, true, kStatesOnly>);
   dispatch_segments(plan.segments,
@@ -225,12 +226,21 @@ void launch_forward(const SelectiveScanGpuArguments& args, const SelectiveScanGp
 
 void launch_tile_states(const SelectiveScanGpuArguments& args, const SelectiveScanGpuPlan& plan,
                         GpuStream stream) {
-  launch_forward<true>(args, plan, stream);
+  if (plan.one_state)
+    launch_one_state_forward(args, plan, DType::kFloat32, stream);
+  else if (plan.many_states)
+    launch_many_states_ahead(args, plan, stream);
+  else
+    launch_forward<true>(args, plan, stream);
 }
 
 void forward(const SelectiveScanProblem& problem, const SelectiveScanGpuPlan& plan,
              std::byte* workspace, GpuStream stream) {
-  launch_forward<false>(gpu_arguments(problem, nullptr, plan, false, workspace), plan, stream);
+  const SelectiveScanGpuArguments args = gpu_arguments(problem, nullptr, plan, false, workspace);
+  if (plan.one_state)
+    launch_one_state_forward(args, plan, problem.out.dtype, stream);
+  else
+    launch_forward<false>(args, plan, stream);
 }
 
 }  // namespace linescan

@@ -51,7 +51,8 @@ GpuSequence sequence(const TensorView& tensor, const Geometry& g) {
   q.step_pitch = q.element;
   q.packed = true;
   q.plain = q.granule == 16 && line <= kGpuWarp * 16;
-  q.vectors = along_time && common_granule(address, q.batch, q.channel) >= 4 * element;
+  q.unit = std::max(1, q.granule / q.element);
+  q.vectors = q.unit >= 4;
   // Whole rows that touch each other allow wider copies than each row alone.
   const bool run = along_time && g.length <= g.tile && q.channel == g.length * element;
   const int granule =
@@ -82,8 +83,11 @@ GpuFactor factor(const TensorView& tensor, bool constant, const Geometry& g) {
   f.group = tensor.shape[1] > 1 ? tensor.strides[1] * element : 0;
   f.state = tensor.shape[2] > 1 ? tensor.strides[2] * element : 0;
   f.step = g.length > 1 ? tensor.strides[3] * element : element;
-  f.vectors = f.step == element && common_granule(reinterpret_cast<std::uintptr_t>(f.data), f.batch,
-                                                  f.group, f.state) == 16;
+  const int granule = f.step != element ? 0
+                                        : common_granule(reinterpret_cast<std::uintptr_t>(f.data),
+                                                         f.batch, f.group, f.state);
+  f.vectors = granule == 16;
+  f.unit = std::max(1, granule / f.element);
   return f;
 }
 
@@ -98,6 +102,7 @@ GpuFactorGradient factor_gradient(const TensorView& tensor, float* sums, int64_t
     f.group = f.state * size.states;
     f.batch = f.group * size.groups;
     f.part = f.batch * slice;
+    f.vectors = size.length % 4 == 0;
     return f;
   }
   const int64_t element = static_cast<int64_t>(size_of(tensor.dtype));
@@ -107,6 +112,8 @@ GpuFactorGradient factor_gradient(const TensorView& tensor, float* sums, int64_t
   f.group = tensor.strides[1] * element;
   f.state = tensor.strides[2] * element;
   f.step = tensor.strides[3] * element;
+  f.vectors = f.step == element && common_granule(reinterpret_cast<std::uintptr_t>(f.data), f.batch,
+                                                  f.group, f.state) >= 4 * element;
   return f;
 }
 
@@ -128,7 +135,10 @@ SelectiveScanGpuArguments gpu_arguments(const SelectiveScanProblem& problem,
   args.blocks = static_cast<int>(plan.blocks);
   args.tiles = static_cast<int>(plan.tiles);
   args.slice = static_cast<int>(plan.slice);
+  args.rows = static_cast<int>(plan.rows);
   args.warps = static_cast<int>(plan.warps);
+  args.shares = static_cast<int>(plan.shares);
+  args.exchange = exchange_floats(plan.many_states ? 2 : plan.shares);
   args.state_tile = static_cast<int>(plan.state_tile);
   args.softplus = problem.delta_softplus;
   args.shared = shared_layout(size, plan, states_only);
@@ -157,12 +167,16 @@ SelectiveScanGpuArguments gpu_arguments(const SelectiveScanProblem& problem,
   args.carry_state = plan.shared_carries ? plan.rows : size.channels;
   args.carry_array = size.states * args.carry_state * (plan.shared_carries ? 1 : plan.slice);
   if (!plan.shared_carries) args.carries = floats + layout.carries;
+  float* const kept = plan.one_state ? problem.states.as<float>() : nullptr;
+  args.state_items = static_cast<int>(kept ? size.batch : plan.slice);
   if (gradients == nullptr) {
     args.out = sequence(problem.out, g);
+    args.tile_states = kept;
     return args;
   }
   const SelectiveScanGradients& grad = *gradients;
-  if (plan.tiles > 1) args.tile_states = floats + layout.states;
+  if (plan.tiles > 1) args.tile_states = kept ? kept : floats + layout.states;
+  if (plan.many_states) args.rates = floats + layout.rates;
   if (states_only) return args;
   args.inputs[3] = placed(grad.out, 3);
   args.last_state = grad.last_state.as<float>();

@@ -30,6 +30,7 @@ struct GpuSequence {
   bool packed = false;   // four neighbouring steps are one aligned access there
   bool plain = false;    // whole tiles come in 16-byte copies, a warp's line in 32 at most
   bool vectors = false;  // outputs: four neighbouring steps are one aligned access in memory
+  int unit = 1;          // neighbouring steps that are one aligned access at every multiple of them
   int64_t shared = 0;    // offset in the block's shared memory, and bytes of a warp's tile
   int stage = 0;
 };
@@ -42,6 +43,7 @@ struct GpuFactor {
   int element = 4;
   bool constant = false;
   bool vectors = false;  // 16 aligned bytes of neighbouring steps at every tile's start
+  int unit = 1;          // as above
 };
 
 // A gradient of B or C, or the partial sums that become one.
@@ -49,6 +51,7 @@ struct GpuFactorGradient {
   unsigned char* data = nullptr;                                // null: not wanted
   int64_t batch = 0, group = 0, state = 0, step = 0, part = 0;  // strides in bytes
   DType dtype = DType::kFloat32;
+  bool vectors = false;  // four neighbouring steps are one aligned access
 };
 
 inline constexpr int kGpuInputs = 4;
@@ -58,12 +61,13 @@ struct SelectiveScanGpuArguments {
   GpuFactor factors[2];             // B, C
   GpuFactorGradient sums[2];        // varying B, C
   const float* A;                   // [channels, states]
+  float* rates;                     // [states, channels]: the same, turned round; or null
   const float* D;                   // [channels] or null
   const float* delta_bias;          // [channels] or null
   const float* initial_state;       // [batch, channels, states] or null
   float* last_state;                // likewise; its gradient in the backward pass
   float* initial_gradient;          // likewise
-  float* tile_states;               // [tiles - 1, slice, states, channels] or null
+  float* tile_states;               // [tiles - 1, state_items, states, channels] or null
   float* carries;                   // [arrays, slice, states, channels]; null: in shared memory
   float* A_sums;                    // [batch, channels, states] or null
   float* D_sums;                    // [batch, channels] or null
@@ -72,8 +76,11 @@ struct SelectiveScanGpuArguments {
   int64_t length;
   int batch, channels, groups, group_channels, states;
   int first_batch, slice;  // items of the batch that this launch works through
+  int state_items;         // from whose first one tile_states starts
   int blocks, tiles;       // of a (batch, group); of a row
-  int warps, state_tile;
+  int rows;                // of a block
+  int warps, shares, state_tile;
+  int exchange;  // floats of a warp's
   bool softplus;
   int64_t carry_array, carry_state;  // strides of carries, in floats
   SelectiveScanShared shared;

@@ -2,6 +2,8 @@
 // not fit there, in the workspace. And the states that the backward pass keeps.
 #pragma once
 
+#include <algorithm>
+
 #include "linescan/ops/device_code/copies.cuh"
 #include "linescan/ops/selective_scan/gpu_tile.cuh"
 
@@ -18,7 +20,7 @@ class GpuCarries {
       : args_(args) {
     if (args.carries == nullptr)
       base_ = reinterpret_cast<float*>(shared_memory() + args.shared.carries) +
-              place.warp * GpuShape<kSegments>::kRows + place.row;
+              place.team * GpuShape<kSegments>::kRows + place.row;
     else
       base_ = args.carries + int64_t{place.item - args.first_batch} * args.states * args.channels +
               place.channel;
@@ -36,32 +38,54 @@ class GpuCarries {
 template <int kSegments>
 __device__ __forceinline__ float* tile_state(const SelectiveScanGpuArguments& args,
                                              const GpuPlace<kSegments>& place, int tile, int n) {
-  const int64_t item = int64_t{tile - 1} * args.slice + place.item - args.first_batch;
+  const int64_t item = int64_t{tile - 1} * args.state_items + place.item - args.first_batch;
   return args.tile_states + (item * args.states + n) * args.channels + place.channel;
 }
 
-// Starts to bring the rows' states at the start of a tile, for the states of a chunk, to
+// Starts to bring the rows' states at the start of a tile, for the warp's states of a chunk, to
 // to[n, row of the block].
 template <int kSegments>
 __device__ __forceinline__ void fetch_states(const SelectiveScanGpuArguments& args,
                                              const GpuPlace<kSegments>& place, int tile, int first,
                                              int count, float* to) {
   if (!place.exists() || place.segment != 0) return;
-  const int rows = args.warps * GpuShape<kSegments>::kRows;
-  to += place.warp * GpuShape<kSegments>::kRows + place.row;
+  const int rows = args.warps / args.shares * GpuShape<kSegments>::kRows;
+  to += place.share * rows + place.team * GpuShape<kSegments>::kRows + place.row;
   if (tile > 0) {
-    const float* from = tile_state(args, place, tile, first);
+    const float* from = tile_state(args, place, tile, first + place.share);
+    const int64_t step = int64_t{args.shares} * args.channels;
 #pragma unroll 4
-    for (int n = 0; n < count; ++n, to += rows, from += args.channels) copy_async<4>(to, from);
+    for (int n = place.share; n < count; n += args.shares, to += args.shares * rows, from += step)
+      copy_async<4>(to, from);
   } else {
     const float* from = args.initial_state ? args.initial_state + place.states_at(args) + first : 0;
 #pragma unroll 1
-    for (int n = 0; n < count; ++n, to += rows) *to = from ? from[n] : 0;
+    for (int n = place.share; n < count; n += args.shares, to += args.shares * rows)
+      *to = from ? from[n] : 0;
   }
 }
 
 // The first kernel of the backward pass: fills args.tile_states (forward.cu).
 void launch_tile_states(const SelectiveScanGpuArguments& args, const SelectiveScanGpuPlan& plan,
                         GpuStream stream);
+
+// The variants for one state. Forward without args.out: as launch_tile_states. `out`: the type of out or
+// of its gradient.
+void launch_one_state_forward(const SelectiveScanGpuArguments& args,
+                              const SelectiveScanGpuPlan& plan, DType out, GpuStream stream);
+void launch_one_state_backward(const SelectiveScanGpuArguments& args,
+                               const SelectiveScanGpuPlan& plan, DType out, GpuStream stream);
+
+// The backward variant for several states, and its first kernel.
+void launch_many_states_ahead(const SelectiveScanGpuArguments& args,
+                              const SelectiveScanGpuPlan& plan, GpuStream stream);
+void launch_many_states_backward(const SelectiveScanGpuArguments& args,
+                                 const SelectiveScanGpuPlan& plan, DType out, GpuStream stream);
+
+inline LaunchShape launch_shape(const SelectiveScanGpuArguments& args,
+                                const SelectiveScanGpuPlan& plan) {
+  return {int64_t{std::min(args.slice, args.batch - args.first_batch)} * args.groups * args.blocks,
+          static_cast<int>(plan.block), args.shared.bytes};
+}
 
 }  // namespace linescan

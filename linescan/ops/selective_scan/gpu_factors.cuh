@@ -95,8 +95,7 @@ template <typename T, int kSegments>
 __device__ __forceinline__ void unpack_unit(const GpuChunk<kSegments>& chunk,
                                             const unsigned char* slot, int unit, float* to) {
   constexpr int kCount = 16 / sizeof(T);
-  const int t = unit * kCount, end = chunk.tile.items * kSegments;
-  if (t >= end) return;
+  const int t = unit * kCount;
   float x[kCount] = {};
   if (t < chunk.tile.steps) {
     const auto pack = *reinterpret_cast<const Pack<T, kCount>*>(slot);
@@ -105,13 +104,11 @@ __device__ __forceinline__ void unpack_unit(const GpuChunk<kSegments>& chunk,
   }
 #pragma unroll
   for (int j = 0; j < kCount; j += 4)
-    if (t + j < end)
-      *reinterpret_cast<float4*>(to + chunk.tile.place(t + j)) =
-          make_float4(x[j], x[j + 1], x[j + 2], x[j + 3]);
+    *reinterpret_cast<float4*>(to + chunk.tile.place(t + j)) =
+        make_float4(x[j], x[j + 1], x[j + 2], x[j + 3]);
 }
 
-// This thread's units, which have arrived, as floats: to[which, n, place of t], zero behind the tile's
-// end.
+// This thread's units, which have arrived, as floats: to[which, n, place of t], zero behind the row's end.
 template <int kSegments>
 __device__ __forceinline__ void unpack_factors(const SelectiveScanGpuArguments& args,
                                                const GpuChunk<kSegments>& chunk,

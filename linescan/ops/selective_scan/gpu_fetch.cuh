@@ -112,14 +112,17 @@ __device__ __forceinline__ void copy_any(const GpuSequence& q, unsigned char* to
     copy_elements<uint32_t>(q, to, from, rows, steps, lane);
 }
 
-// Where a warp's tile of a sequence lies in shared memory: two of them take turns.
+// Where a team's tile of a sequence lies in shared memory: two of them take turns.
+template <int kSegments>
 __device__ __forceinline__ unsigned char* stage(const SelectiveScanGpuArguments& args,
-                                                const GpuSequence& q, int warp, int tile) {
-  return shared_memory() + q.shared + ((tile & 1) * args.warps + warp) * q.stage;
+                                                const GpuSequence& q,
+                                                const GpuPlace<kSegments>& place, int tile) {
+  return shared_memory() + q.shared +
+         (tile % 2 == 0 ? place.team : args.warps / args.shares + place.team) * q.stage;
 }
 
-// Starts to bring the warp's rows of a tile of all sequences; complete after wait_copies and a
-// barrier. Then moves the cursors by kDirection tiles.
+// Starts to bring the team's rows of a tile of all sequences, each by one of its warps; complete after
+// wait_copies and a barrier of the team. Then moves the cursors by kDirection tiles.
 template <int kDirection, int kSegments>
 __device__ __forceinline__ void fetch(const SelectiveScanGpuArguments& args,
                                       const GpuPlace<kSegments>& place,
@@ -129,9 +132,9 @@ __device__ __forceinline__ void fetch(const SelectiveScanGpuArguments& args,
 #pragma unroll
   for (int i = 0; i < kGpuInputs; ++i) {
     const GpuSequence& q = args.inputs[i];
-    if (q.data == nullptr) continue;
+    if (q.data == nullptr || place.share != min(i, args.shares - 1)) continue;
     if (cursors[i].from != nullptr && tile.whole())
-      copy_whole(q, cursors[i], stage(args, q, place.warp, index), place.lane);
+      copy_whole(q, cursors[i], stage(args, q, place, index), place.lane);
     else
       others |= 1u << i;
     if (cursors[i].from != nullptr)
@@ -142,22 +145,22 @@ __device__ __forceinline__ void fetch(const SelectiveScanGpuArguments& args,
     for (int i = 0; i < kGpuInputs; ++i) {
       const GpuSequence& q = args.inputs[i];
       if (others >> i & 1)
-        copy_any(q, stage(args, q, place.warp, index), place.address(q, tile.start), place.rows,
+        copy_any(q, stage(args, q, place, index), place.address(q, tile.start), place.rows,
                  tile.steps, place.lane);
     }
 }
 
 template <typename T>
 __device__ __forceinline__ void read_as(const GpuSequence& q, const unsigned char* row, int t,
-                                        int items, float (&x)[kGpuItems]) {
+                                        float (&x)[kGpuItems]) {
   if (q.packed) {
-    for_fours(items, [&](int i) {
+    for_fours([&](int i) {
       const auto four = *reinterpret_cast<const Pack<T, 4>*>(row + (t + i) * sizeof(T));
 #pragma unroll
       for (int j = 0; j < 4; ++j) x[i + j] = to_float(four.values[j]);
     });
   } else {
-    for_fours(items, [&](int i) {
+    for_fours([&](int i) {
 #pragma unroll
       for (int j = i; j < i + 4; ++j)
         x[j] = to_float(*reinterpret_cast<const T*>(row + (t + j) * q.step_pitch +
@@ -169,16 +172,16 @@ __device__ __forceinline__ void read_as(const GpuSequence& q, const unsigned cha
 // The lane's items of a tile that fetch() has brought; what lies behind the tile's end is undefined.
 template <int kSegments>
 __device__ __forceinline__ void read(const SelectiveScanGpuArguments& args, const GpuSequence& q,
-                                     const GpuPlace<kSegments>& place, int index, int items,
+                                     const GpuPlace<kSegments>& place, int index,
                                      float (&x)[kGpuItems]) {
-  const unsigned char* row = stage(args, q, place.warp, index) + place.row * q.row_pitch;
-  const int t = place.segment * items;
+  const unsigned char* row = stage(args, q, place, index) + place.row * q.row_pitch;
+  const int t = place.segment * kGpuItems;
   if (q.dtype == DType::kBFloat16)
-    read_as<BFloat16>(q, row, t, items, x);
+    read_as<BFloat16>(q, row, t, x);
   else if (q.dtype == DType::kFloat16)
-    read_as<Float16>(q, row, t, items, x);
+    read_as<Float16>(q, row, t, x);
   else
-    read_as<float>(q, row, t, items, x);
+    read_as<float>(q, row, t, x);
 }
 
 }  // namespace linescan

@@ -15,34 +15,58 @@ using Plan = SelectiveScanGpuPlan;
 using Size = SelectiveScanSize;
 
 constexpr int64_t kSharedReserved = 1024;  // that the driver adds to every block's shared memory
-constexpr int64_t kWorkspaceLimit = int64_t{1} << 30;  // what grows with a slice of the batch
+constexpr int64_t kWorkspaceLimit = int64_t{1} << 31;  // what grows with a slice of the batch
 
 // Registers of a thread and warps of a block, as the kernels' launch bounds have them.
 struct Bounds {
   int64_t registers, warps;
 };
-Bounds bounds_of(Pass pass) {
-  return pass == Pass::kForward ? Bounds{128, kGpuScanMaxWarps} : Bounds{168, 6};
+Bounds bounds_of(const Plan& plan) {
+  const bool forward = plan.pass == Pass::kForward;
+  if (plan.one_state) return {forward ? 96 : 128, kOneWarps};
+  return forward ? Bounds{128, kGpuScanMaxWarps} : Bounds{168, 6};
 }
 
 int64_t rows_of_warp(const Plan& plan) { return kGpuWarp / plan.segments; }
-int64_t tile_of(const Plan& plan) { return plan.segments * kGpuItems; }
-
-// Steps that a lane walks through a row's tiles: the last tile is shared out in fours.
-int64_t items_of_row(int64_t length, int64_t segments) {
-  const int64_t tile = segments * kGpuItems, whole = length / tile;
-  return whole * kGpuItems + round_up(ceil_div(length - whole * tile, segments), 4);
+int64_t tile_of(const Plan& plan) {
+  return plan.segments * (plan.one_state ? kOneItems : kGpuItems);
 }
 
 // States of B and C held at once: a share of shared memory, to which the backward pass adds the sums
 // of each warp.
 int64_t largest_state_tile(const Size& size, const Plan& plan) {
   const int64_t elements = plan.pass == Pass::kForward ? 1024 : 512;
-  return std::clamp<int64_t>(elements / tile_of(plan), 1, size.states);
+  const int64_t states = std::clamp<int64_t>(elements / tile_of(plan), 1, size.states);
+  return round_up(states, plan.shares);  // as many for each warp of a team
+}
+
+// Whether the variants without shared memory between registers and sequences can run it.
+bool is_plain(const Size& size) {
+  return !size.constant_B && !size.constant_C && !size.gate && size.length_last &&
+         (size.out_dtype == size.dtype || size.out_dtype == DType::kFloat32);
+}
+
+bool may_be_one_state(const Size& size) { return size.states == 1 && is_plain(size); }
+
+bool may_be_many_states(const Size& size, const Plan& plan) {
+  return plan.pass == Pass::kBackward && size.states > 1 && is_plain(size) && plan.segments == 1 &&
+         plan.shares == plan.warps && plan.shared_carries;
+}
+
+// The same for both passes, whose tiles have to agree where states are kept.
+int64_t one_state_lanes(const Size& size) {
+  return size.length >= kOneLong ? kGpuWarp : kOneFewLanes;
+}
+
+// Whether the states of a row may be divided among that many warps of a block.
+bool may_share(const Size& size, const Plan& plan) {
+  const bool simple = !size.constant_B && !size.constant_C && !size.gate;
+  return plan.shares == 1 ||
+         (simple && plan.shares <= size.states && plan.warps % plan.shares == 0);
 }
 
 void fill(const Size& size, const Gpu& gpu, Plan& plan) {
-  plan.rows = plan.warps * rows_of_warp(plan);
+  if (!plan.one_state) plan.rows = plan.warps / plan.shares * rows_of_warp(plan);
   plan.blocks = ceil_div(size.channels / std::max<int64_t>(size.groups, 1), plan.rows);
   plan.tiles = ceil_div(size.length, tile_of(plan));
   plan.slice = std::max<int64_t>(size.batch, 1);
@@ -58,7 +82,7 @@ void fill(const Size& size, const Gpu& gpu, Plan& plan) {
   plan.block = plan.warps * kGpuWarp;
   plan.shared_bytes = shared_layout(size, plan, false).bytes;
   plan.shared_limit = gpu.shared_per_block;
-  const Bounds bounds = bounds_of(plan.pass);
+  const Bounds bounds = bounds_of(plan);
   plan.blocks_per_multiprocessor =
       std::min({gpu.shared_per_multiprocessor / (plan.shared_bytes + kSharedReserved),
                 gpu.blocks_per_multiprocessor, gpu.threads_per_multiprocessor / plan.block,
@@ -68,7 +92,7 @@ void fill(const Size& size, const Gpu& gpu, Plan& plan) {
 
 bool fits(const Plan& plan, const Gpu& gpu) {
   return plan.shared_bytes <= gpu.shared_per_block && plan.blocks_per_multiprocessor >= 1 &&
-         plan.warps <= bounds_of(plan.pass).warps;
+         plan.warps <= bounds_of(plan).warps;
 }
 
 // Expected cycles of one multiprocessor. Instructions of a warp are counted in the kernels; measured
@@ -77,11 +101,33 @@ double cost(const Size& size, const Plan& plan, const Gpu& gpu) {
   const auto real = [](int64_t x) { return static_cast<double>(x); };
   const bool alone = plan.segments == 1, backward = plan.pass == Pass::kBackward;
   const double steps = std::bit_width(static_cast<uint64_t>(plan.segments)) - 1;
+  const double blocks = real(plan.grid) / real(gpu.multiprocessors);
+  const double resident = real(plan.blocks_per_multiprocessor);
+  const double filled = std::min(resident, std::ceil(blocks)) * real(plan.warps);
+  const double waves =
+      blocks / resident < 4 ? std::ceil(blocks / resident) : blocks / resident + 0.5;
+  const double busy =
+      std::clamp(filled / (plan.one_state ? 28.0 : 24.0), 0.01, plan.one_state ? 0.75 : 0.55);
+  const double extra_bytes = backward ? 8.0 * real(workspace_layout(size, plan).floats) : 0;
+  const double extra = extra_bytes / (16.0 * real(gpu.multiprocessors));
+  if (plan.one_state) {
+    const double turns = real(ceil_div(plan.rows, kOneWarps * rows_of_warp(plan)));
+    double turn = 250 + 8 * steps;  // instructions, of a tile's rows at once
+    const bool states_first = plan.tiles > 1 && !size.kept_states;
+    if (backward) turn = 550 + 20 * steps + (states_first ? 200 + 8 * steps : 0);
+    return waves * filled * real(plan.tiles) * (turns * turn + (backward ? 500 : 60)) / (4 * busy) +
+           extra;
+  }
+  if (plan.many_states) {  // both kernels, and waiting at a tile's ends
+    const double states = real(ceil_div(size.states, plan.shares));
+    return real(ceil_div(size.batch, plan.slice)) *
+           (waves * filled * real(plan.tiles) * (states * 560 + 1900) / (4 * busy) + extra);
+  }
   double item, state, state_tile, tile;  // instructions
   if (!backward) {
     item = 32, state = alone ? 6.5 : 8.5, state_tile = alone ? 15 : 30 + 6 * steps, tile = 250;
   } else {
-    item = 60, state = alone ? 25 : 31, state_tile = alone ? 30 : 60 + 14 * steps, tile = 500;
+    item = 60, state = alone ? 21 : 27, state_tile = alone ? 30 : 60 + 14 * steps, tile = 500;
     if (plan.tiles > 1)
       item += 26, state += alone ? 5.5 : 7.5, state_tile += alone ? 15 : 30 + 6 * steps,
           tile += 200;
@@ -96,20 +142,13 @@ double cost(const Size& size, const Plan& plan, const Gpu& gpu) {
   const double chunk = (backward ? 250 : 60) + 200 * real(ceil_div(units, kGpuWarp)) /
                                                    real(plan.warps) *
                                                    (backward && plan.tiles > 1 ? 2 : 1);
-  const double warp =
-      real(items_of_row(size.length, plan.segments)) * (item + real(size.states) * state) +
-      real(plan.tiles) * (tile + real(size.states) * state_tile +
-                          real(ceil_div(size.states, plan.state_tile)) * chunk);
+  const double states = real(ceil_div(size.states, plan.shares));  // of a warp
+  if (plan.shares > 1) item += 10, tile += 100;                    // sums over the team
+  const double warp = real(plan.tiles * kGpuItems) * (item + states * state) +
+                      real(plan.tiles) * (tile + states * state_tile +
+                                          real(ceil_div(size.states, plan.state_tile)) * chunk);
   const double slices = real(ceil_div(size.batch, plan.slice));
-  const double blocks = real(plan.grid) / real(gpu.multiprocessors);
-  const double resident = real(plan.blocks_per_multiprocessor);
-  const double filled = std::min(resident, std::ceil(blocks)) * real(plan.warps);
-  const double waves =
-      blocks / resident < 4 ? std::ceil(blocks / resident) : blocks / resident + 0.5;
-  const double busy = std::clamp(filled / 24.0, 0.01, 0.55);
-  const double extra_bytes = backward ? 8.0 * real(workspace_layout(size, plan).floats) : 0;
-  return slices *
-         (waves * filled * warp / (4 * busy) + extra_bytes / (16.0 * real(gpu.multiprocessors)));
+  return slices * (waves * filled * warp / (4 * busy) + extra);
 }
 
 }  // namespace
@@ -117,6 +156,12 @@ double cost(const Size& size, const Plan& plan, const Gpu& gpu) {
 int64_t carry_arrays(const Size& size, Pass pass) {
   if (pass == Pass::kForward) return 2;
   return 3 + (size.constant_B ? 1 : 0) + (size.constant_C ? 1 : 0);
+}
+
+int64_t gpu_kept_states(const Size& size) {
+  if (!may_be_one_state(size)) return 0;
+  const int64_t tiles = ceil_div(size.length, one_state_lanes(size) * kOneItems);
+  return std::max<int64_t>(tiles - 1, 0) * size.batch * size.channels;
 }
 
 SelectiveScanShared shared_layout(const Size& size, const Plan& plan, bool states_only) {
@@ -127,6 +172,21 @@ SelectiveScanShared shared_layout(const Size& size, const Plan& plan, bool state
     return offset;
   };
   const bool backward = plan.pass == Pass::kBackward && !states_only;
+  if (plan.one_state) {  // what rows need and carry, their sums, those of two tiles' steps
+    take(plan.rows * 4 * 4);
+    if (backward) take(plan.rows * 4 * 4), take(2 * kOneWarps * 2 * tile_of(plan) * 4);
+    return shared;
+  }
+  if (plan.many_states) {
+    shared.sequence[0] = take((backward ? 3 : 4) * kGpuExchange * 4);  // dt, dt u, gradient of out
+    if (backward)
+      shared.exchange = take(plan.warps * exchange_floats(2) * 4);
+    else
+      shared.factors = take(plan.warps * 2 * kManyBatchFloats * 4);
+    shared.carries = take((backward ? 2 : 1) * size.states * plan.rows * 4);
+    return shared;
+  }
+  const int64_t teams = plan.warps / plan.shares;
   const int64_t data = static_cast<int64_t>(size_of(size.dtype));
   const int64_t tile = tile_of(plan), padded = plan.segments * kGpuSegmentPitch;
   const int64_t elements[4] = {data, data, size.gate && !states_only ? data : 0,
@@ -136,14 +196,14 @@ SelectiveScanShared shared_layout(const Size& size, const Plan& plan, bool state
     // 16 bytes between rows, or a step's rows between segments, keep lanes in different banks.
     shared.stage[i] = kGpuWarp * kGpuItems * elements[i] +
                       std::max(16 * rows_of_warp(plan), kGpuWarp * elements[i]);
-    shared.sequence[i] = take(2 * plan.warps * shared.stage[i]);
+    shared.sequence[i] = take(2 * teams * shared.stage[i]);
   }
-  if (!states_only) shared.exchange = take(plan.warps * kGpuWarp * kGpuSegmentPitch * 4);
+  if (!states_only) shared.exchange = take(plan.warps * exchange_floats(plan.shares) * 4);
   shared.factors = take(2 * 2 * plan.state_tile * padded * 4);
   shared.arrival_slots = 2 * ceil_div(plan.state_tile * tile * data / 16, plan.block);
   shared.arrivals = take(shared.arrival_slots * plan.block * 16);
   if (backward) {
-    shared.sums = take(plan.warps * 2 * plan.state_tile * padded * 4);
+    shared.sums = take(teams * 2 * plan.state_tile * padded * 4);
     shared.states = take(2 * plan.state_tile * plan.rows * 4);
   }
   if (plan.shared_carries)
@@ -163,10 +223,12 @@ SelectiveScanWorkspace workspace_layout(const Size& size, const Plan& plan) {
   if (!plan.shared_carries)
     workspace.carries = take(carry_arrays(size, plan.pass) * plan.slice * states);
   if (plan.pass == Pass::kForward) return workspace;
-  workspace.states = take(std::max<int64_t>(plan.tiles - 1, 0) * plan.slice * states);
+  if (!plan.one_state || !size.kept_states)
+    workspace.states = take(std::max<int64_t>(plan.tiles - 1, 0) * plan.slice * states);
   for (int i = 0; i < 2; ++i)
     if (plan.blocks > 1 && !(i == 0 ? size.constant_B : size.constant_C))
       workspace.sums[i] = take(plan.blocks * plan.slice * size.groups * size.states * size.length);
+  if (plan.many_states) workspace.rates = take(states);
   workspace.A = take(size.batch * states);
   workspace.D = take(size.batch * size.channels);
   workspace.bias = take(size.batch * size.channels);
@@ -181,28 +243,54 @@ std::vector<SelectiveScanGpuPlan> legal_plans(const SelectiveScanSize& size, Pas
   // What a problem costs at least does not depend on the device.
   const SelectiveScanPlan least = plan(size, pass, 1);
   std::vector<Plan> plans;
+  const auto consider = [&](Plan& candidate) {
+    fill(size, gpu, candidate);
+    if (!fits(candidate, gpu)) return;
+    candidate.workspace_bytes = 4 * workspace_layout(size, candidate).floats;
+    candidate.bytes = least.bytes;
+    candidate.exponentials = least.exponentials;
+    plans.push_back(candidate);
+  };
+  if (may_be_one_state(size)) {
+    for (int64_t parts = 1; parts <= 64; parts *= 2) {
+      Plan candidate;
+      candidate.pass = pass;
+      candidate.one_state = true;
+      candidate.segments = one_state_lanes(size);
+      candidate.warps = kOneWarps;
+      candidate.shares = candidate.state_tile = 1;
+      candidate.shared_carries = true;
+      const int64_t channels = size.channels / std::max<int64_t>(size.groups, 1);
+      candidate.rows = std::max<int64_t>(1, ceil_div(channels, parts));
+      if (parts == 1 || candidate.rows >= kOneWarps * rows_of_warp(candidate)) consider(candidate);
+    }
+    if (!plans.empty()) return plans;
+  }
   const bool constant = size.constant_B || size.constant_C;
+  Plan any;
+  any.pass = pass;
+  const int64_t most_warps = bounds_of(any).warps;
   for (int64_t segments = 1; segments <= kGpuWarp; segments *= 2)
-    for (int64_t warps = 1; warps <= bounds_of(pass).warps; ++warps)
-      for (const bool shared_carries : {true, false}) {
-        if (constant && segments != kGpuConstantSegments) continue;
-        Plan candidate;
-        candidate.pass = pass;
-        candidate.segments = segments;
-        candidate.warps = warps;
-        candidate.shared_carries = shared_carries;
-        const int64_t largest = largest_state_tile(size, candidate);
-        for (candidate.state_tile = largest;
-             candidate.state_tile > 0 && candidate.state_tile >= largest / 2;
-             candidate.state_tile /= 2) {
-          fill(size, gpu, candidate);
-          if (!fits(candidate, gpu)) continue;
-          candidate.workspace_bytes = 4 * workspace_layout(size, candidate).floats;
-          candidate.bytes = least.bytes;
-          candidate.exponentials = least.exponentials;
-          plans.push_back(candidate);
+    for (int64_t warps = 1; warps <= most_warps; ++warps)
+      for (int64_t shares = 1; shares <= warps; ++shares)
+        for (const bool shared_carries : {true, false}) {
+          if (constant && segments != kGpuConstantSegments) continue;
+          Plan candidate;
+          candidate.pass = pass;
+          candidate.segments = segments;
+          candidate.shares = shares;
+          candidate.warps = warps;
+          candidate.shared_carries = shared_carries;
+          if (!may_share(size, candidate)) continue;
+          candidate.many_states = may_be_many_states(size, candidate);
+          const int64_t largest = largest_state_tile(size, candidate);
+          for (const int64_t half : {1, 2}) {
+            const int64_t state_tile = round_up(ceil_div(largest, half), shares);
+            if (candidate.state_tile == state_tile || (candidate.many_states && half > 1)) continue;
+            candidate.state_tile = state_tile;
+            consider(candidate);
+          }
         }
-      }
   return plans;
 }
 
@@ -217,21 +305,24 @@ SelectiveScanGpuPlan plan(const SelectiveScanSize& size, Pass pass, const Gpu& g
 }
 
 std::string to_string(const SelectiveScanGpuPlan& plan) {
-  const int64_t tile = plan.segments * kGpuItems;
+  const int64_t tile = tile_of(plan);
   std::string text = fmt::format(
       "selective_scan {} on a GPU\n"
       "  variant         {}\n"
       "  grid, block     {} blocks of {} threads\n"
-      "  rows            {} a block, {} blocks for the channels of a group\n"
+      "  rows            {} a block, {} warps share the states of a row\n"
+      "  group           {} blocks for its channels\n"
       "  tile            {} steps, {} a row\n"
       "  state tile      {} states of B and C in shared memory at once\n"
       "  carries         in {}\n"
       "  shared memory   {} of {} bytes a block\n"
       "  occupancy       {} blocks, {} warps a multiprocessor\n",
       plan.pass == Pass::kForward ? "forward" : "backward",
-      plan.segments == 1 ? "serial: a lane walks a row"
-                         : fmt::format("segmented: {} lanes share a row", plan.segments),
-      plan.grid, plan.block, plan.rows, plan.blocks, tile, plan.tiles, plan.state_tile,
+      plan.one_state ? fmt::format("one state: {} lanes along a row, rows in turn", plan.segments)
+      : plan.many_states   ? "many states: a lane walks a row, warps divide its states"
+      : plan.segments == 1 ? "serial: a lane walks a row"
+                           : fmt::format("segmented: {} lanes share a row", plan.segments),
+      plan.grid, plan.block, plan.rows, plan.shares, plan.blocks, tile, plan.tiles, plan.state_tile,
       plan.shared_carries ? "shared memory" : "the workspace", plan.shared_bytes, plan.shared_limit,
       plan.blocks_per_multiprocessor, plan.warps_per_multiprocessor);
   if (plan.pass == Pass::kBackward)

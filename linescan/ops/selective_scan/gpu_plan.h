@@ -18,16 +18,27 @@ inline constexpr int kGpuItems = 16;
 inline constexpr int kGpuScanMaxWarps = 8;      // of a block
 inline constexpr int kGpuWarp = 32;             // lanes
 inline constexpr int kGpuConstantSegments = 4;  // the only variant with constant B or C
+// The variant for one state: lanes lie along the length, a warp meets its block's rows in turn.
+inline constexpr int kOneItems = 8;     // steps of a lane
+inline constexpr int kOneWarps = 4;     // of a block
+inline constexpr int kOneFewLanes = 8;  // of a row; all of a warp from kOneLong steps on
+inline constexpr int kOneLong = 1025;
+// The backward variant for several states: how much of B and C a warp brings at once, as floats.
+inline constexpr int kManyBatchFloats = 16 * kGpuItems;
 
-// A row is one (batch, channel). A warp owns 32 / segments rows and walks them in tiles of segments *
-// kGpuItems steps: lane = (row, segment of the tile). The rows of a block share batch and group,
+// A row is one (batch, channel). A team of `shares` warps owns 32 / segments rows and walks them in
+// tiles of segments * kGpuItems steps: lane = (row, segment of the tile), the same in every warp of
+// the team; each of them meets every shares-th state. The rows of a block share batch and group,
 // hence B and C, which are brought to shared memory for state_tile states at a time.
 struct SelectiveScanGpuPlan {
   Pass pass = Pass::kForward;
-  int64_t segments = 0;  // lanes that share a row: 1, 2, 4, .. 32
-  int64_t warps = 0;     // of a block
-  int64_t rows = 0;      // of a block
-  int64_t blocks = 0;    // of a (batch, group); backward: parts that the sums for B, C come in
+  bool one_state = false;    // the variant for one state
+  bool many_states = false;  // backward: a block has a warp's rows and divides their states
+  int64_t segments = 0;      // lanes that share a row: 1, 2, 4, .. 32
+  int64_t shares = 0;        // warps that share rows and divide the states among them
+  int64_t warps = 0;         // of a block
+  int64_t rows = 0;          // of a block
+  int64_t blocks = 0;        // of a (batch, group); backward: parts that the sums for B, C come in
   int64_t state_tile = 0;
   int64_t tiles = 0;            // of a row
   int64_t slice = 0;            // batch items that one launch works through
@@ -58,13 +69,13 @@ std::string to_string(const SelectiveScanGpuPlan& plan);
 
 // Where things lie in a block's shared memory, in bytes; -1: not there.
 struct SelectiveScanShared {
-  int64_t sequence[4] = {-1, -1, -1, -1};  // u, delta, z, gradient of out: [2, warps, stage]
-  int64_t stage[4] = {};                   // bytes of one warp's tile of it
-  int64_t exchange = 0;  // [warps, 32, kGpuSegmentPitch] floats: results on their way out
+  int64_t sequence[4] = {-1, -1, -1, -1};  // u, delta, z, gradient of out: [2, teams, stage]
+  int64_t stage[4] = {};                   // bytes of one team's tile of it
+  int64_t exchange = 0;  // [warps, one or two, kGpuExchange] floats: what lanes give each other
   int64_t factors = 0;   // [2, B and C, state_tile, segments * kGpuSegmentPitch] floats
   int64_t arrivals = 0;  // of B and C: 16 bytes a thread, one after another
   int64_t arrival_slots = 0;
-  int64_t sums = -1;     // backward: [warps, B and C, state_tile, segments * kGpuSegmentPitch]
+  int64_t sums = -1;     // backward: [teams, B and C, state_tile, segments * kGpuSegmentPitch]
   int64_t states = -1;   // backward: [2, state_tile, rows] floats: states at the tile's start
   int64_t carries = -1;  // [arrays, states, rows] floats
   int64_t bytes = 0;
@@ -72,6 +83,11 @@ struct SelectiveScanShared {
 // Floats from one segment's items to the next segment's: 80 bytes apart, lanes that read 16 bytes
 // each meet different banks.
 inline constexpr int kGpuSegmentPitch = kGpuItems + 4;
+// Floats of all lanes' items. A warp's exchange has room for one array of items, for two in teams.
+inline constexpr int kGpuExchange = kGpuWarp * kGpuSegmentPitch;
+constexpr int exchange_floats(int64_t shares) {
+  return shares > 1 ? 2 * kGpuExchange : kGpuExchange;
+}
 
 // `states_only`: of the backward pass's first kernel, which leaves nothing but states.
 SelectiveScanShared shared_layout(const SelectiveScanSize& size, const SelectiveScanGpuPlan& plan,
@@ -82,11 +98,16 @@ struct SelectiveScanWorkspace {
   int64_t states = 0;    // [tiles - 1, slice, states, channels]: h at the start of tiles 1, 2, ..
   int64_t sums[2] = {};  // B, C: [blocks, slice, groups, states, length]; none with one block
   int64_t carries = 0;   // [arrays, slice, states, channels]
+  int64_t rates = 0;     // [states, channels]: A turned round, for many states
   int64_t A = 0, D = 0, bias = 0, constant[2] = {};  // [batch, channels(, states)]
   int64_t floats = 0;
 };
 SelectiveScanWorkspace workspace_layout(const SelectiveScanSize& size,
                                         const SelectiveScanGpuPlan& plan);
+
+// Numbers that SelectiveScanProblem::states holds: a function of the problem alone, so that shapes do
+// not depend on the device. 0 where a backward pass would not read them.
+int64_t gpu_kept_states(const SelectiveScanSize& size);
 
 // Arrays of [states, rows] that rows carry from tile to tile.
 int64_t carry_arrays(const SelectiveScanSize& size, Pass pass);

@@ -38,55 +38,55 @@ void dispatch_segments(int64_t segments, const Function& function) {
   }
 }
 
-// The steps of one tile: `steps` of them from `start` on, `items` in each segment.
+// The steps of one tile: `steps` of them exist, from `start` on; kGpuItems in each segment.
 template <int kSegments>
 struct GpuTile {
   int64_t start;
-  int steps, items;
+  int steps;
 
   __device__ __forceinline__ GpuTile(const SelectiveScanGpuArguments& args, int tile) {
     constexpr int kTile = GpuShape<kSegments>::kTile;
     start = int64_t{tile} * kTile;
     steps = static_cast<int>(min(args.length - start, int64_t{kTile}));
-    items = ((steps + kSegments - 1) / kSegments + 3) / 4 * 4;
   }
   __device__ __forceinline__ bool whole() const { return steps == GpuShape<kSegments>::kTile; }
   // Where step t of the tile is in an array of segments of kGpuSegmentPitch.
-  __device__ __forceinline__ int place(int t) const {
-    const int segment = items == kGpuItems ? t / kGpuItems : t / items;
-    return segment * kGpuSegmentPitch + t - segment * items;
+  static __device__ __forceinline__ int place(int t) {
+    return t / kGpuItems * kGpuSegmentPitch + t % kGpuItems;
   }
 };
 
-// Calls f(i) for i = 0, 4, 8, .. below items, a multiple of four; unrolled, so that arrays indexed by
-// i stay in registers. kWhole: items is kGpuItems, and no branch stands in the scheduler's way.
-template <bool kWhole = false, class Function>
-__device__ __forceinline__ void for_fours(int items, const Function& f) {
+// Calls f(i) for i = 0, 4, 8, .. below kGpuItems, unrolled, so that arrays indexed by i stay in
+// registers.
+template <class Function>
+__device__ __forceinline__ void for_fours(const Function& f) {
 #pragma unroll
-  for (int i = 0; i < kGpuItems; i += 4)
-    if (kWhole || i < items) f(i);
+  for (int i = 0; i < kGpuItems; i += 4) f(i);
 }
-template <bool kWhole = false, class Function>
-__device__ __forceinline__ void for_fours_backwards(int items, const Function& f) {
+template <class Function>
+__device__ __forceinline__ void for_fours_backwards(const Function& f) {
 #pragma unroll
-  for (int i = kGpuItems - 4; i >= 0; i -= 4)
-    if (kWhole || i < items) f(i);
+  for (int i = kGpuItems - 4; i >= 0; i -= 4) f(i);
 }
 
-// What a thread works on: its row of the problem, and its segment of every tile.
+// What a thread works on: its row of the problem, its segment of every tile, and its share of the
+// states: share, share + shares, ..
 template <int kSegments>
 struct GpuPlace {
-  int lane, warp, segment, row;  // row: of the warp
-  int rows;                      // of the warp, that exist
-  bool full;                     // all of them
-  int item, group, part;         // of the batch; part: of the group's channels
-  int channel;                   // the row's, of all
+  int lane, warp, segment, row;  // row: of the team
+  int team, share;
+  int rows;               // of the team, that exist
+  bool full;              // all of them
+  int item, group, part;  // of the batch; part: of the group's channels
+  int channel;            // the row's, of all
 
   __device__ __forceinline__ explicit GpuPlace(const SelectiveScanGpuArguments& args) {
     constexpr int kRows = GpuShape<kSegments>::kRows;
     lane = static_cast<int>(threadIdx.x % kGpuWarp);
     // The same in all lanes, which the compiler cannot know of a thread's number.
     warp = __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x / kGpuWarp), 0);
+    team = warp / args.shares;
+    share = warp - team * args.shares;
     segment = lane % kSegments;
     row = lane / kSegments;
     int index = static_cast<int>(blockIdx.x);
@@ -94,14 +94,14 @@ struct GpuPlace {
     index /= args.blocks;
     group = index % args.groups;
     item = args.first_batch + index / args.groups;
-    const int first = (part * args.warps + warp) * kRows;
+    const int first = (part * (args.warps / args.shares) + team) * kRows;
     // Asked apart: ptxas 13.0 takes the answer to rows == kRows from the minimum, wrongly.
     full = first + kRows <= args.group_channels;
     rows = full ? kRows : max(0, args.group_channels - first);
     channel = group * args.group_channels + first + row;
   }
   __device__ __forceinline__ bool exists() const { return row < rows; }
-  // Of the warp's first row.
+  // Of the team's first row.
   __device__ __forceinline__ unsigned char* address(const GpuSequence& q, int64_t start) const {
     return q.data + item * q.batch + (channel - row) * q.channel + start * q.step;
   }
@@ -110,5 +110,13 @@ struct GpuPlace {
     return (int64_t{item} * args.channels + channel) * args.states;
   }
 };
+
+// All warps of a team have come here.
+__device__ __forceinline__ void sync_team(const SelectiveScanGpuArguments& args) {
+  if (args.shares == 1)
+    __syncwarp();
+  else
+    __syncthreads();
+}
 
 }  // namespace linescan

@@ -68,15 +68,38 @@ __device__ __forceinline__ void write_steps(const GpuSequence& q, unsigned char*
                                             const GpuPlace<kSegments>& place,
                                             const GpuTile<kSegments>& tile,
                                             const float (&x)[kGpuItems]) {
-  const int first = place.segment * tile.items;
+  const int first = place.segment * kGpuItems;
   const int count = place.exists() ? tile.steps - first : 0;
   unsigned char* address = to + place.row * q.channel + first * q.step;
 #pragma unroll
   for (int j = 0; j < kGpuItems; ++j, address += q.step)
-    if (j < count && j < tile.items) *reinterpret_cast<T*>(address) = from_float<T>(x[j]);
+    if (j < count) *reinterpret_cast<T*>(address) = from_float<T>(x[j]);
 }
 
-// Writes the lane's items of a tile. `exchange`: the warp's 32 x kGpuSegmentPitch floats.
+// A lane's items to the warp's exchange, or to its second half.
+__device__ __forceinline__ void give_items(const float (&x)[kGpuItems], float* exchange, int lane) {
+  float* own = exchange + lane * kGpuSegmentPitch;
+  for_fours([&](int i) {
+    *reinterpret_cast<float4*>(own + i) = make_float4(x[i], x[i + 1], x[i + 2], x[i + 3]);
+  });
+}
+
+// x: what the team's warps have given. `exchange`: of the team's first warp, or its second half.
+__device__ __forceinline__ void add_items(const SelectiveScanGpuArguments& args,
+                                          float (&x)[kGpuItems], const float* exchange, int lane) {
+  const float* from = exchange + lane * kGpuSegmentPitch;
+  for_fours([&](int i) {
+    float4 sum = *reinterpret_cast<const float4*>(from + i);
+#pragma unroll 1
+    for (int share = 1; share < args.shares; ++share) {
+      const float4 four = *reinterpret_cast<const float4*>(from + share * args.exchange + i);
+      sum.x += four.x, sum.y += four.y, sum.z += four.z, sum.w += four.w;
+    }
+    x[i] = sum.x, x[i + 1] = sum.y, x[i + 2] = sum.z, x[i + 3] = sum.w;
+  });
+}
+
+// Writes the lane's items of a tile through the warp's exchange.
 template <int kSegments>
 __device__ __forceinline__ void write(const GpuSequence& q, float* exchange,
                                       const GpuPlace<kSegments>& place,
@@ -90,11 +113,7 @@ __device__ __forceinline__ void write(const GpuSequence& q, float* exchange,
   };
   if (q.lines != GpuLines::kSteps) {
     // Through shared memory: a lane's own items lie too far from its neighbours'.
-    float* own =
-        exchange + place.row * GpuShape<kSegments>::kPitch + place.segment * kGpuSegmentPitch;
-    for_fours<true>(kGpuItems, [&](int i) {
-      *reinterpret_cast<float4*>(own + i) = make_float4(x[i], x[i + 1], x[i + 2], x[i + 3]);
-    });
+    give_items(x, exchange, place.lane);
     __syncwarp();
   }
   if (q.dtype == DType::kBFloat16)

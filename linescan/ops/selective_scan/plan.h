@@ -15,6 +15,8 @@ struct SelectiveScanSize {
   DType dtype = DType::kFloat32;
   DType out_dtype = DType::kFloat32;
   bool softplus = false, gate = false, constant_B = false, constant_C = false;
+  bool length_last = true;   // neighbouring steps of u are neighbours in memory
+  bool kept_states = false;  // the problem has room for them (selective_scan.h)
 
   bool operator==(const SelectiveScanSize&) const = default;
 };

@@ -43,6 +43,8 @@ SelectiveScanSize size_of(const SelectiveScanProblem& p) {
   size.out_dtype = p.out ? p.out.dtype : p.u.dtype;
   size.softplus = p.delta_softplus;
   size.gate = static_cast<bool>(p.z);
+  size.kept_states = static_cast<bool>(p.states);
+  size.length_last = size.length == 1 || p.u.strides[2] == 1;
   return size;
 }
 
@@ -85,6 +87,7 @@ void check(const SelectiveScanProblem& p) {
 }
 
 void check_gpu(const SelectiveScanProblem& p) {
+  if (p.states) expect_shape(kName, "states", p.states, {gpu_kept_states(size_of(p))}, "[kept]");
   if (p.u.dtype == DType::kFloat64)
     throw_error<Unsupported>(
         "{}: u is float64, GPUs take float32, float16 and bfloat16 (use the CPU)", kName);

@@ -31,6 +31,10 @@ struct SelectiveScanProblem {
 
   TensorView out;         // any type [batch, channels, length]
   TensorView last_state;  // P [batch, channels, states]; may be the memory of initial_state
+
+  // GPUs, optional: float32 [gpu_kept_states(size)], filled by the forward pass and read by the
+  // backward pass, which else walks all steps once more to find them again.
+  TensorView states{};
 };
 
 // Upstream gradients and where to put the results. An undefined upstream is zero; an undefined

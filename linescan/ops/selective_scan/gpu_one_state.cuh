@@ -1,0 +1,95 @@
+// selective_scan with one state, lanes along the length: what its two kernels share. A lane has kOneItems
+// neighbouring steps, kLanes of them a row's tile. B and C of the tile stay in registers while a warp
+// meets the rows of its block in turn, so the gradients of B and C need no sum over lanes.
+#pragma once
+
+#include "linescan/ops/device_code/segments.cuh"
+#include "linescan/ops/device_code/softplus.cuh"
+#include "linescan/ops/selective_scan/gpu_factor_sums.cuh"
+#include "linescan/ops/selective_scan/gpu_items.cuh"
+
+namespace linescan {
+
+template <int kLanes>
+struct OneStatePlace {
+  static constexpr int kTile = kLanes * kOneItems;   // steps
+  static constexpr int kRows = kGpuWarp / kLanes;    // of a warp at a time
+  static constexpr int kStride = kOneWarps * kRows;  // rows from one turn to the next
+
+  int lane, warp, segment, row;  // row: the lane's in its warp's first turn
+  int item, group, part;         // of the batch; part: of the group's channels
+  int channel, rows;             // the block's first channel, and how many
+
+  __device__ __forceinline__ explicit OneStatePlace(const SelectiveScanGpuArguments& args) {
+    lane = static_cast<int>(threadIdx.x % kGpuWarp);
+    warp = __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x / kGpuWarp), 0);
+    segment = lane % kLanes;
+    row = warp * kRows + lane / kLanes;
+    int index = static_cast<int>(blockIdx.x);
+    part = index % args.blocks;  // neighbouring blocks read the same B and C
+    index /= args.blocks;
+    group = index % args.groups;
+    item = args.first_batch + index / args.groups;
+    rows = min(args.rows, args.group_channels - part * args.rows);
+    channel = group * args.group_channels + part * args.rows;
+  }
+  // Steps that the lane has in a tile.
+  __device__ __forceinline__ int count(const SelectiveScanGpuArguments& args, int tile) const {
+    const int64_t rest = args.length - int64_t{tile} * kTile - segment * kOneItems;
+    return static_cast<int>(max(int64_t{0}, min(rest, int64_t{kOneItems})));
+  }
+  __device__ __forceinline__ int64_t start(int tile) const {
+    return int64_t{tile} * kTile + segment * kOneItems;
+  }
+  // Of the lane's first row at step t; its next row is kStride rows further.
+  __device__ __forceinline__ unsigned char* address(const GpuSequence& q, int64_t t) const {
+    return q.data + item * q.batch + (channel + row) * q.channel + t * q.step;
+  }
+  // The rows' states at the start of tile 1, 2, ..
+  __device__ __forceinline__ float* tile_states(const SelectiveScanGpuArguments& args,
+                                                int tile) const {
+    return args.tile_states +
+           (int64_t{tile - 1} * args.state_items + item - args.first_batch) * args.channels +
+           channel;
+  }
+};
+
+// B or C at the lane's steps of a tile.
+template <typename T, int kLanes>
+__device__ __forceinline__ void load_factor(const GpuFactor& f, const OneStatePlace<kLanes>& place,
+                                            int64_t start, int count, float (&x)[kOneItems]) {
+  const unsigned char* from =
+      f.data + place.item * f.batch + place.group * f.group + start * f.step;
+  const auto items = load_items<T, kOneItems>(from, f.step, f.unit, count);
+#pragma unroll
+  for (int j = 0; j < kOneItems; ++j) x[j] = items[j];
+}
+
+// What a row's steps need besides: in shared memory, with what it hands from tile to tile.
+struct OneStateRow {
+  float A, bias, D;
+  float carry;  // the state on the way forward, the gradient of the state on the way back
+};
+
+template <int kLanes>
+__device__ __forceinline__ OneStateRow one_state_row(const SelectiveScanGpuArguments& args,
+                                                     const OneStatePlace<kLanes>& place, int r,
+                                                     const float* carry) {
+  const int channel = place.channel + r;
+  return {args.A[channel], args.delta_bias ? args.delta_bias[channel] : 0,
+          args.D ? args.D[channel] : 0,
+          carry ? carry[int64_t{place.item} * args.channels + channel] : 0};
+}
+
+// Run-time types and lanes -> compile-time.
+template <class Function>
+void dispatch_one_state(DType data, DType other, int64_t lanes, const Function& function) {
+  dispatch_types(data, other, [&]<typename T, typename G>() {
+    if (lanes == kGpuWarp)
+      function.template operator()<T, G, kGpuWarp>();
+    else
+      function.template operator()<T, G, kOneFewLanes>();
+  });
+}
+
+}  // namespace linescan

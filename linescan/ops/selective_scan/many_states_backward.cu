@@ -1,0 +1,372 @@
+// Selective scan on the GPU with several states, backward, for sequences that lie along the length. A
+// block has 32 rows, a lane each in every warp; the warps divide the states, and each prepares and
+// finishes some of a tile's steps for all of them. A first kernel walks the tiles in order and leaves
+// the states at their starts; the second walks them from the last one to the first.
+//
+//   Equations and shapes as in backward.cu.
+//
+// Sums over rows (B, C): a state's two times 16 items over the lanes of its warp by shuffles, blocks and
+// batch by device_code/ordered_sums.cu; sums over states through shared memory. All orders are fixed.
+// Reference: reference.cpp; derivation in README.md.
+// Chosen by: gpu_plan.cpp.
+
+#include "linescan/ops/device_code/segments.cuh"
+#include "linescan/ops/device_code/softplus.cuh"
+#include "linescan/ops/selective_scan/gpu_carries.cuh"
+#include "linescan/ops/selective_scan/gpu_factors.cuh"
+#include "linescan/ops/selective_scan/gpu_items.cuh"
+#include "linescan/ops/selective_scan/gpu_write.cuh"
+
+namespace linescan {
+namespace {
+
+constexpr int kMaxThreads = 192;
+constexpr int kQuads = kGpuItems / 4;
+
+// What a state needs before its steps can begin; loaded while the state before it is at work.
+struct Ahead {
+  float A, h;  // h: at the tile's start
+  float k, A_sum;
+};
+
+// Sums b and c over the lanes: lane l has the sum of b[l] or, from 16 on, of c[l - 16].
+__device__ __forceinline__ float sum_items(float (&b)[kGpuItems], const float (&c)[kGpuItems],
+                                           int lane) {
+  const bool upper = lane & 16;
+#pragma unroll
+  for (int i = 0; i < kGpuItems; ++i) {
+    const float away = upper ? b[i] : c[i], mine = upper ? c[i] : b[i];
+    b[i] = mine + __shfl_xor_sync(kAllLanes, away, 16);
+  }
+  fold_halves<16>(b, lane, 8);
+  fold_halves<8>(b, lane, 4);
+  fold_halves<4>(b, lane, 2);
+  fold_halves<2>(b, lane, 1);
+  return b[0];
+}
+
+__device__ __forceinline__ unsigned char* address_of(const GpuSequence& q, const GpuPlace<1>& place,
+                                                     int64_t t) {
+  return q.data + place.item * q.batch + place.channel * q.channel + t * q.step;
+}
+
+// B, and C if kBoth, of a warp's next states at a tile's steps: a lane brings half of the steps of one.
+template <typename T, bool kBoth>
+struct FactorBatch {
+  static constexpr int kLanes = kBoth ? 4 : 2;  // of a state
+  static constexpr int kStates = kGpuWarp / kLanes;
+  static constexpr int kFloats = kGpuItems * (kBoth ? 2 : 1);  // of a state
+  static_assert(kStates * kFloats == kManyBatchFloats);
+  GpuRawItems<T, kGpuItems / 2> items;
+
+  __device__ __forceinline__ FactorBatch(const SelectiveScanGpuArguments& args,
+                                         const GpuPlace<1>& place, int tile, int first) {
+    const int n = first + place.lane / kLanes * args.shares;
+    const GpuFactor& f = args.factors[kBoth ? place.lane / 2 % 2 : 0];
+    const int64_t start = int64_t{tile} * kGpuItems + place.lane % 2 * (kGpuItems / 2);
+    const int64_t rest = n < args.states ? args.length - start : 0;
+    items = load_items<T, kGpuItems / 2>(
+        f.data + place.item * f.batch + place.group * f.group + n * f.state + start * f.step,
+        f.step, f.unit, static_cast<int>(max(int64_t{0}, min(rest, int64_t{kGpuItems / 2}))));
+  }
+  // to[state, B and C, step]
+  __device__ __forceinline__ void unpack(float* to, int lane) const {
+    to += lane * (kGpuItems / 2);
+#pragma unroll
+    for (int i = 0; i < kGpuItems / 2; i += 4)
+      *reinterpret_cast<float4*>(to + i) =
+          make_float4(items[i], items[i + 1], items[i + 2], items[i + 3]);
+  }
+};
+
+// What both kernels do first for some steps of a tile: dt and dt u, for all of the block's warps.
+struct Quad {
+  int64_t t;
+  int count;  // steps that exist
+};
+template <typename T>
+__device__ __forceinline__ void prepare_quad(const SelectiveScanGpuArguments& args,
+                                             const GpuPlace<1>& place, const Quad& quad, float bias,
+                                             float* to) {
+  const auto x = load_items<T, 4>(address_of(args.inputs[1], place, quad.t), args.inputs[1].step,
+                                  args.inputs[1].unit, quad.count);
+  const auto u = load_items<T, 4>(address_of(args.inputs[0], place, quad.t), args.inputs[0].step,
+                                  args.inputs[0].unit, quad.count);
+  float dt[4];
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+    dt[j] = x[j] + bias;
+    if (args.softplus) dt[j] = softplus(dt[j]);
+    if (j >= quad.count) dt[j] = 0;  // a step that changes nothing
+  }
+  *reinterpret_cast<float4*>(to) = make_float4(dt[0], dt[1], dt[2], dt[3]);
+  *reinterpret_cast<float4*>(to + kGpuExchange) =
+      make_float4(dt[0] * u[0], dt[1] * u[1], dt[2] * u[2], dt[3] * u[3]);
+}
+
+// The lane's items of one of these arrays.
+__device__ __forceinline__ void read_steps(const float* from, float (&x)[kGpuItems]) {
+  for_fours([&](int i) {
+    const float4 four = *reinterpret_cast<const float4*>(from + i);
+    x[i] = four.x, x[i + 1] = four.y, x[i + 2] = four.z, x[i + 3] = four.w;
+  });
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kMaxThreads, 3)
+    many_states_ahead(const __grid_constant__ SelectiveScanGpuArguments args) {
+  const GpuPlace<1> place(args);
+  const bool exists = place.exists();
+  unsigned char* shared = shared_memory();
+  float* steps = reinterpret_cast<float*>(shared + args.shared.sequence[0]);  // two tiles' dt, du
+  float* factors =
+      reinterpret_cast<float*>(shared + args.shared.factors) + place.warp * 2 * kManyBatchFloats;
+  float* carries = reinterpret_cast<float*>(shared + args.shared.carries) + place.lane;
+  for (int n = place.share; n < args.states; n += args.shares)
+    carries[n * kGpuWarp] =
+        args.initial_state && exists ? args.initial_state[place.states_at(args) + n] : 0;
+  const float bias = args.delta_bias && exists ? args.delta_bias[place.channel] : 0;
+  for (int tile = 0; tile + 1 < args.tiles; ++tile) {  // the last tile's states start nothing
+    FactorBatch<T, false> batch(args, place, tile, place.share);
+    float* own_steps = steps + tile % 2 * 2 * kGpuExchange + place.lane * kGpuSegmentPitch;
+    for (int i = place.warp; i < kQuads; i += args.warps)
+      prepare_quad<T>(args, place, {int64_t{tile} * kGpuItems + 4 * i, exists ? 4 : 0}, bias,
+                      own_steps + 4 * i);
+    __syncthreads();
+
+    float dt[kGpuItems], du[kGpuItems];
+    read_steps(own_steps, dt), read_steps(own_steps + kGpuExchange, du);
+    const int64_t step = int64_t{args.shares} * args.channels;
+    const float* ahead_A = args.rates + int64_t{place.share} * args.channels + place.channel;
+    float* to = tile_state(args, place, tile + 1, place.share);
+    float* own_carry = carries + place.share * kGpuWarp;
+    float A = exists ? *ahead_A : 0;
+    int parity = 0;
+    for (int first = place.share; first < args.states;
+         first += batch.kStates * args.shares, parity ^= 1) {
+      float* at = factors + parity * kManyBatchFloats;
+      batch.unpack(at, place.lane);
+      batch = FactorBatch<T, false>(args, place, tile, first + batch.kStates * args.shares);
+      __syncwarp();
+      const int end = min(args.states, first + batch.kStates * args.shares);
+#pragma unroll 1
+      for (int n = first; n < end; n += args.shares, at += batch.kFloats) {
+        const float rate = A * kLog2e;
+        ahead_A += step;
+        if (n + args.shares < args.states && exists) A = *ahead_A;
+        float h = *own_carry;
+        for_fours([&](int i) {
+          const float4 four = *reinterpret_cast<const float4*>(at + i);
+          const float B[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+          for (int j = 0; j < 4; ++j) h = fmaf(exp2_approx(dt[i + j] * rate), h, du[i + j] * B[j]);
+        });
+        *own_carry = h;
+        own_carry += args.shares * kGpuWarp;
+        if (exists) *to = h;
+        to += step;
+      }
+    }
+  }
+}
+
+template <typename T, typename G>
+__global__ void __launch_bounds__(kMaxThreads, 2)
+    many_states_backward(const __grid_constant__ SelectiveScanGpuArguments args) {
+  const GpuPlace<1> place(args);
+  const bool exists = place.exists();
+  unsigned char* shared = shared_memory();
+  float* steps = reinterpret_cast<float*>(shared + args.shared.sequence[0]);  // dt, du, gy
+  float* own_steps = steps + place.lane * kGpuSegmentPitch;
+  float* exchange = reinterpret_cast<float*>(shared + args.shared.exchange);
+  float* own_exchange = exchange + place.warp * args.exchange;
+  float* factors = own_exchange;  // which the warp fills after its last state
+  static_assert(2 * kManyBatchFloats <= 2 * kGpuExchange);
+  const GpuSequence &u = args.inputs[0], &delta = args.inputs[1], &gradient = args.inputs[3];
+  // What the lane's row hands from tile to tile, [states, 2]: gradients of the states, and sums for A.
+  float* carries = reinterpret_cast<float*>(shared + args.shared.carries) + place.lane;
+  for (int n = place.share; n < args.states; n += args.shares) {
+    carries[2 * n * kGpuWarp] =
+        args.last_state && exists ? args.last_state[place.states_at(args) + n] : 0;
+    carries[(2 * n + 1) * kGpuWarp] = 0;
+  }
+  const float D = args.D && exists ? args.D[place.channel] : 0;
+  const float bias = args.delta_bias && exists ? args.delta_bias[place.channel] : 0;
+  const auto address = [&](const GpuSequence& q, int64_t t) { return address_of(q, place, t); };
+  // Where this lane's sums of a state go (sum_items).
+  const GpuFactorGradient& sums = args.sums[place.lane / 16];
+  unsigned char* sums_to =
+      sums.data == nullptr
+          ? nullptr
+          : sums.data + place.part * sums.part +
+                (sums.part != 0 ? place.item - args.first_batch : place.item) * sums.batch +
+                place.group * sums.group;
+
+  float D_sum = 0, bias_sum = 0;
+  for (int tile = args.tiles - 1; tile >= 0; --tile) {
+    const int64_t start = int64_t{tile} * kGpuItems;
+    const int rest = static_cast<int>(min(args.length - start, int64_t{kGpuItems}));
+    FactorBatch<T, true> batch(args, place, tile, place.share);
+    for (int quad = place.warp; quad < kQuads; quad += args.warps) {
+      const int64_t t = start + 4 * quad;
+      const int count = exists ? max(0, min(rest - 4 * quad, 4)) : 0;
+      const auto gy = load_items<G, 4>(address(gradient, t), gradient.step, gradient.unit,
+                                       gradient.data ? count : 0);
+      float* to = own_steps + 4 * quad;
+      prepare_quad<T>(args, place, {t, count}, bias, to);
+      *reinterpret_cast<float4*>(to + 2 * kGpuExchange) = make_float4(gy[0], gy[1], gy[2], gy[3]);
+    }
+    // The state ahead: A and h of all channels lie state by state.
+    const int64_t ahead_step = int64_t{args.shares} * args.channels;
+    const float* ahead_A = args.rates + int64_t{place.share} * args.channels + place.channel;
+    const float* ahead_h = tile > 0 ? tile_state(args, place, tile, place.share) : args.rates;
+    const float* ahead_carry = carries + 2 * place.share * kGpuWarp;
+    int ahead_n = place.share;
+    const auto look_ahead = [&] {
+      Ahead next{0, 0, 0, 0};
+      if (ahead_n < args.states) next.k = ahead_carry[0], next.A_sum = ahead_carry[kGpuWarp];
+      if (ahead_n < args.states && exists) {
+        next.A = *ahead_A;
+        if (tile > 0)
+          next.h = *ahead_h;
+        else if (args.initial_state)
+          next.h = args.initial_state[place.states_at(args) + ahead_n];
+      }
+      ahead_A += ahead_step, ahead_h += ahead_step;
+      ahead_carry += 2 * args.shares * kGpuWarp, ahead_n += args.shares;
+      return next;
+    };
+    Ahead ahead = look_ahead();
+    __syncthreads();
+
+    float dt[kGpuItems], du[kGpuItems], gy[kGpuItems];
+    read_steps(own_steps, dt), read_steps(own_steps + kGpuExchange, du);
+    read_steps(own_steps + 2 * kGpuExchange, gy);
+    float through_B[kGpuItems] = {}, through_a[kGpuItems] = {};  // sum_n gh B, sum_n A k h[t-1]
+    const bool sums_wanted = sums_to != nullptr && place.lane % 16 < rest;
+    unsigned char* tile_sums =
+        sums_to + (start + place.lane % 16) * sums.step + place.share * sums.state;
+    float* own_carry = carries + 2 * place.share * kGpuWarp;
+    int parity = 0;
+    for (int first = place.share; first < args.states;
+         first += batch.kStates * args.shares, parity ^= 1) {
+      float* at = factors + parity * kManyBatchFloats;
+      batch.unpack(at, place.lane);
+      batch = FactorBatch<T, true>(args, place, tile, first + batch.kStates * args.shares);
+      __syncwarp();
+      const int end = min(args.states, first + batch.kStates * args.shares);
+#pragma unroll 1
+      for (int n = first; n < end; n += args.shares, at += batch.kFloats) {
+        const Ahead now = ahead;
+        ahead = look_ahead();
+        const float rate = now.A * kLog2e;
+        float a[kGpuItems], h[kGpuItems], state = now.h;
+        for_fours([&](int i) {
+          const float4 four = *reinterpret_cast<const float4*>(at + i);
+          const float B[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+          for (int j = 0; j < 4; ++j) {
+            a[i + j] = exp2_approx(dt[i + j] * rate);
+            h[i + j] = state = fmaf(a[i + j], state, du[i + j] * B[j]);
+          }
+        });
+        float k = now.k, A_sum = 0;
+        // From here on a[] becomes the row's share of gB, h[] that of gC.
+        for_fours_backwards([&](int i) {
+          const float4 four_B = *reinterpret_cast<const float4*>(at + i);
+          const float4 four_C = *reinterpret_cast<const float4*>(at + kGpuItems + i);
+          const float B[4] = {four_B.x, four_B.y, four_B.z, four_B.w};
+          const float C[4] = {four_C.x, four_C.y, four_C.z, four_C.w};
+#pragma unroll
+          for (int j = 3; j >= 0; --j) {
+            const int t = i + j;
+            const float gh = fmaf(C[j], gy[t], k);
+            k = a[t] * gh;
+            const float turn = k * (t > 0 ? h[t > 0 ? t - 1 : 0] : now.h);
+            through_B[t] = fmaf(gh, B[j], through_B[t]);
+            through_a[t] = fmaf(now.A, turn, through_a[t]);
+            A_sum = fmaf(dt[t], turn, A_sum);
+            a[t] = gh * du[t];
+            h[t] *= gy[t];
+          }
+        });
+        own_carry[0] = k, own_carry[kGpuWarp] = now.A_sum + A_sum;
+        own_carry += 2 * args.shares * kGpuWarp;
+        const float sum = sum_items(a, h, place.lane);
+        if (sums_wanted) store_float(tile_sums, sums.dtype, sum);
+        tile_sums += args.shares * sums.state;
+      }
+    }
+    __syncwarp();
+    give_items(through_B, own_exchange, place.lane);
+    give_items(through_a, own_exchange + kGpuExchange, place.lane);
+    __syncthreads();
+
+    for (int quad = place.warp; quad < kQuads; quad += args.warps) {
+      const int64_t t = start + 4 * quad;
+      const int count = exists ? max(0, min(rest - 4 * quad, 4)) : 0;
+      const auto x = load_items<T, 4>(address(delta, t), delta.step, delta.unit, count);
+      const auto input = load_items<T, 4>(address(u, t), u.step, u.unit, count);
+      const int offset = place.lane * kGpuSegmentPitch + 4 * quad;
+      float from_B[4] = {}, from_a[4] = {}, gu[4], gdelta[4];
+#pragma unroll 2
+      for (int warp = 0; warp < args.warps; ++warp) {
+        const float* from = exchange + warp * args.exchange + offset;
+        const float4 four_B = *reinterpret_cast<const float4*>(from);
+        const float4 four_a = *reinterpret_cast<const float4*>(from + kGpuExchange);
+        from_B[0] += four_B.x, from_B[1] += four_B.y, from_B[2] += four_B.z, from_B[3] += four_B.w;
+        from_a[0] += four_a.x, from_a[1] += four_a.y, from_a[2] += four_a.z, from_a[3] += four_a.w;
+      }
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const float own_dt = steps[offset + j], own_gy = steps[2 * kGpuExchange + offset + j];
+        gu[j] = fmaf(D, own_gy, own_dt * from_B[j]);
+        gdelta[j] = fmaf(input[j], from_B[j], from_a[j]);
+        if (args.softplus) gdelta[j] *= softplus_slope(x[j] + bias);
+        if (j >= count) continue;
+        D_sum = fmaf(own_gy, input[j], D_sum);
+        bias_sum += gdelta[j];
+      }
+      if (args.gu.data) store_items<T>(address(args.gu, t), args.gu.step, args.gu.unit, count, gu);
+      if (args.gdelta.data)
+        store_items<T>(address(args.gdelta, t), args.gdelta.step, args.gdelta.unit, count, gdelta);
+    }
+  }
+
+  if (exists)
+    for (int n = place.share; n < args.states; n += args.shares) {
+      const int64_t at = place.states_at(args) + n;
+      if (args.initial_gradient) args.initial_gradient[at] = carries[2 * n * kGpuWarp];
+      if (args.A_sums) args.A_sums[at] = carries[(2 * n + 1) * kGpuWarp];
+    }
+  __syncthreads();
+  own_exchange[place.lane] = D_sum, own_exchange[kGpuWarp + place.lane] = bias_sum;
+  __syncthreads();
+  if (place.warp > 0 || !exists) return;
+  for (int warp = 1; warp < args.warps; ++warp) {
+    D_sum += exchange[warp * args.exchange + place.lane];
+    bias_sum += exchange[warp * args.exchange + kGpuWarp + place.lane];
+  }
+  const int64_t row = int64_t{place.item} * args.channels + place.channel;
+  if (args.D_sums) args.D_sums[row] = D_sum;
+  if (args.bias_sums) args.bias_sums[row] = bias_sum;
+}
+
+}  // namespace
+
+void launch_many_states_ahead(const SelectiveScanGpuArguments& args,
+                              const SelectiveScanGpuPlan& plan, GpuStream stream) {
+  dispatch_types(args.inputs[0].dtype, DType::kFloat32, [&]<typename T, typename G>() {
+    launch("selective_scan backward", many_states_ahead<T>, launch_shape(args, plan), stream, args);
+  });
+}
+
+void launch_many_states_backward(const SelectiveScanGpuArguments& args,
+                                 const SelectiveScanGpuPlan& plan, DType out, GpuStream stream) {
+  dispatch_types(args.inputs[0].dtype, out, [&]<typename T, typename G>() {
+    launch("selective_scan backward", many_states_backward<T, G>, launch_shape(args, plan), stream,
+           args);
+  });
+}
+
+}  // namespace linescan

@@ -1,0 +1,213 @@
+// Selective scan on the GPU with one state, backward. Walks a row's tiles from the last one to the first;
+// the state at a tile's start is known (one_state_forward.cu has left it).
+//
+//   Equations, shapes and sums as in backward.cu.
+//
+// Lanes lie along the length (gpu_one_state.cuh). Sums over rows stay in a lane's registers while its
+// warp meets the rows in turn, then go over the block's warps, blocks and batch; sums over steps (A, D,
+// delta_bias) over the lanes of a row. Every order is fixed by the plan.
+// Numerics:  float for every type; reference.cpp beside this file, bounds in the tests.
+// Chosen by: gpu_plan.cpp.
+
+#include "linescan/ops/selective_scan/gpu_carries.cuh"
+#include "linescan/ops/selective_scan/gpu_one_state.cuh"
+
+namespace linescan {
+namespace {
+
+// A row's sums over the tiles so far.
+struct RowSums {
+  float A, D, bias, none;
+};
+
+// Adds what kLanes lanes have of three sums: each sum is finished by another lane.
+template <int kLanes>
+__device__ __forceinline__ void add_row_sums(float A, float D, float bias, bool exists, int segment,
+                                             RowSums* to) {
+  float x[4] = {A, D, bias, 0};
+  fold_halves<4>(x, segment, kLanes / 2);
+  fold_halves<2>(x, segment, kLanes / 4);
+#pragma unroll
+  for (int mask = kLanes / 8; mask > 0; mask /= 2) x[0] += __shfl_xor_sync(kAllLanes, x[0], mask);
+  if (exists && segment % (kLanes / 4) == 0)
+    reinterpret_cast<float*>(to)[segment / (kLanes / 4)] += x[0];
+}
+
+// The block's gradients of B and C at a tile's steps: warps leave theirs, then all threads add them up.
+template <int kLanes>
+__device__ __forceinline__ void finish_factors(const SelectiveScanGpuArguments& args,
+                                               const OneStatePlace<kLanes>& place, int tile,
+                                               float (&gB)[kOneItems], float (&gC)[kOneItems],
+                                               float* sums) {
+  constexpr int kTile = OneStatePlace<kLanes>::kTile;
+#pragma unroll
+  for (int mask = kLanes; mask < kGpuWarp; mask *= 2)
+#pragma unroll
+    for (int j = 0; j < kOneItems; ++j) {
+      gB[j] += __shfl_xor_sync(kAllLanes, gB[j], mask);
+      gC[j] += __shfl_xor_sync(kAllLanes, gC[j], mask);
+    }
+  if (place.lane < kLanes) {
+    float* own = sums + place.warp * 2 * kTile + place.segment * kOneItems;
+#pragma unroll
+    for (int j = 0; j < kOneItems; j += 4) {
+      *reinterpret_cast<float4*>(own + j) = make_float4(gB[j], gB[j + 1], gB[j + 2], gB[j + 3]);
+      *reinterpret_cast<float4*>(own + kTile + j) =
+          make_float4(gC[j], gC[j + 1], gC[j + 2], gC[j + 3]);
+    }
+  }
+  __syncthreads();
+  for (int unit = static_cast<int>(threadIdx.x); unit < kTile / 2; unit += kOneWarps * kGpuWarp) {
+    const int which = unit / (kTile / 4), inside = unit % (kTile / 4) * 4;
+    const int64_t t = int64_t{tile} * kTile + inside;
+    const GpuFactorGradient& f = args.sums[which];
+    if (f.data == nullptr || t >= args.length) continue;
+    float4 total = make_float4(0, 0, 0, 0);
+#pragma unroll
+    for (int warp = 0; warp < kOneWarps; ++warp) {
+      const float4 four =
+          *reinterpret_cast<const float4*>(sums + (warp * 2 + which) * kTile + inside);
+      total.x += four.x, total.y += four.y, total.z += four.z, total.w += four.w;
+    }
+    const int item = f.part != 0 ? place.item - args.first_batch : place.item;
+    store_four(f.data + place.part * f.part + item * f.batch + place.group * f.group + t * f.step,
+               f, total, static_cast<int>(min(args.length - t, int64_t{4})));
+  }
+}
+
+template <typename T, typename G, int kLanes>
+__global__ void __launch_bounds__(kOneWarps* kGpuWarp, 4)
+    one_state_backward(const __grid_constant__ SelectiveScanGpuArguments args) {
+  using Place = OneStatePlace<kLanes>;
+  const Place place(args);
+  OneStateRow* rows = reinterpret_cast<OneStateRow*>(shared_memory());
+  RowSums* row_sums = reinterpret_cast<RowSums*>(rows + args.rows);
+  float* factor_sums = reinterpret_cast<float*>(row_sums + args.rows);
+  for (int r = static_cast<int>(threadIdx.x); r < place.rows; r += kOneWarps * kGpuWarp) {
+    rows[r] = one_state_row(args, place, r, args.last_state);
+    row_sums[r] = {};
+  }
+  __syncthreads();
+  const GpuSequence &u = args.inputs[0], &delta = args.inputs[1], &gradient = args.inputs[3];
+
+  struct Next {
+    GpuRawItems<T, kOneItems> u, delta;
+    GpuRawItems<G, kOneItems> gy;
+    float h;
+  };
+  for (int tile = args.tiles - 1; tile >= 0; --tile) {
+    const int64_t start = place.start(tile);
+    const int steps = place.count(args, tile);
+    float B[kOneItems], C[kOneItems], gB[kOneItems] = {}, gC[kOneItems] = {};
+    load_factor<T>(args.factors[0], place, start, steps, B);
+    load_factor<T>(args.factors[1], place, start, steps, C);
+    const unsigned char* u_from = place.address(u, start);
+    const unsigned char* delta_from = place.address(delta, start);
+    const unsigned char* gradient_from = place.address(gradient, start);
+    const float* starts =
+        tile > 0 ? place.tile_states(args, tile)
+        : args.initial_state
+            ? args.initial_state + int64_t{place.item} * args.channels + place.channel
+            : nullptr;
+    const auto fetch = [&](int r) {
+      const bool exists = r < place.rows;
+      const int count = exists ? steps : 0;
+      const Next items{load_items<T, kOneItems>(u_from, u.step, u.unit, count),
+                       load_items<T, kOneItems>(delta_from, delta.step, delta.unit, count),
+                       load_items<G, kOneItems>(gradient_from, gradient.step, gradient.unit,
+                                                gradient.data ? count : 0),
+                       exists && starts ? starts[r] : 0};
+      u_from += Place::kStride * u.channel;
+      delta_from += Place::kStride * delta.channel;
+      gradient_from += Place::kStride * gradient.channel;
+      return items;
+    };
+    unsigned char* gu = place.address(args.gu, start);
+    unsigned char* gdelta = place.address(args.gdelta, start);
+    Next next = fetch(place.row);
+#pragma unroll 1
+    for (int first = 0; first < place.rows; first += Place::kStride) {
+      const int r = first + place.row;
+      const bool exists = r < place.rows;
+      const Next now = next;
+      if (first + Place::kStride < place.rows) next = fetch(r + Place::kStride);
+      const OneStateRow own = exists ? rows[r] : OneStateRow{};
+      const float rate = own.A * kLog2e;
+      float dt[kOneItems], slope[kOneItems], a[kOneItems], h[kOneItems], sum_dt = 0;
+#pragma unroll
+      for (int j = 0; j < kOneItems; ++j) dt[j] = now.delta[j] + own.bias, slope[j] = 1;
+      if (args.softplus)
+#pragma unroll
+        for (int j = 0; j < kOneItems; ++j) dt[j] = softplus_and_slope<false>(dt[j], slope[j]);
+      if (steps < kOneItems)
+#pragma unroll
+        for (int j = 0; j < kOneItems; ++j)  // steps that change nothing
+          if (j >= steps) dt[j] = slope[j] = 0;
+#pragma unroll
+      for (int j = 0; j < kOneItems; ++j) {
+        sum_dt += dt[j];
+        a[j] = exp2_approx(dt[j] * rate);
+      }
+      Affine ahead{exp2_approx(rate * sum_dt), 0}, back{ahead.factor, 0};
+#pragma unroll
+      for (int j = 0; j < kOneItems; ++j)
+        ahead.offset = fmaf(a[j], ahead.offset, dt[j] * now.u[j] * B[j]);
+#pragma unroll
+      for (int j = kOneItems - 1; j >= 0; --j)
+        back.offset = a[j] * fmaf(C[j], now.gy[j], back.offset);
+      const float before = scan_lanes<kLanes, false>(ahead, place.segment)(now.h);
+      float k = scan_lanes<kLanes, true>(back, place.segment)(own.carry);
+      __syncwarp();  // all lanes have read what the first one now replaces
+      if (exists && place.segment == 0) rows[r].carry = back(own.carry);
+
+      float state = before, A_sum = 0, D_sum = 0, bias_sum = 0;
+#pragma unroll
+      for (int j = 0; j < kOneItems; ++j) h[j] = state = fmaf(a[j], state, dt[j] * now.u[j] * B[j]);
+        // From here on dt[] becomes gu, slope[] gdelta.
+#pragma unroll
+      for (int j = kOneItems - 1; j >= 0; --j) {
+        const float gy = now.gy[j], x = now.u[j];
+        const float gh = fmaf(C[j], gy, k);
+        k = a[j] * gh;
+        const float turn = k * (j > 0 ? h[j > 0 ? j - 1 : 0] : before);
+        const float through_B = gh * B[j];
+        A_sum = fmaf(dt[j], turn, A_sum);
+        D_sum = fmaf(gy, x, D_sum);
+        gB[j] = fmaf(gh, dt[j] * x, gB[j]);
+        gC[j] = fmaf(gy, h[j], gC[j]);
+        slope[j] *= fmaf(x, through_B, own.A * turn);
+        bias_sum += slope[j];
+        dt[j] = fmaf(own.D, gy, dt[j] * through_B);
+      }
+      add_row_sums<kLanes>(A_sum, D_sum, bias_sum, exists, place.segment, row_sums + r);
+      store_items<T>(gu, args.gu.step, args.gu.unit, exists && args.gu.data ? steps : 0, dt);
+      store_items<T>(gdelta, args.gdelta.step, args.gdelta.unit,
+                     exists && args.gdelta.data ? steps : 0, slope);
+      gu += Place::kStride * args.gu.channel, gdelta += Place::kStride * args.gdelta.channel;
+    }
+    // Two tiles take turns, so that no warp waits for the readers of the tile before.
+    finish_factors<kLanes>(args, place, tile, gB, gC,
+                           factor_sums + tile % 2 * kOneWarps * 2 * Place::kTile);
+  }
+  __syncthreads();
+  for (int r = static_cast<int>(threadIdx.x); r < place.rows; r += kOneWarps * kGpuWarp) {
+    const int64_t at = int64_t{place.item} * args.channels + place.channel + r;
+    if (args.initial_gradient) args.initial_gradient[at] = rows[r].carry;
+    if (args.A_sums) args.A_sums[at] = row_sums[r].A;
+    if (args.D_sums) args.D_sums[at] = row_sums[r].D;
+    if (args.bias_sums) args.bias_sums[at] = row_sums[r].bias;
+  }
+}
+
+}  // namespace
+
+void launch_one_state_backward(const SelectiveScanGpuArguments& args,
+                               const SelectiveScanGpuPlan& plan, DType out, GpuStream stream) {
+  dispatch_one_state(args.inputs[0].dtype, out, plan.segments,
+                     [&]<typename T, typename G, int kLanes>() {
+                       launch("selective_scan backward", one_state_backward<T, G, kLanes>,
+                              launch_shape(args, plan), stream, args);
+                     });
+}
+
+}  // namespace linescan

@@ -17,6 +17,7 @@
 
 #include "linescan/base/error.h"
 #include "linescan/binding/gpu_scans.h"
+#include "linescan/binding/ss2d_by_scans.h"
 #include "linescan/binding/tensors.h"
 #include "linescan/ops/ss2d/ss2d.h"
 
@@ -133,6 +134,10 @@ OutAndStates scan_device(const Tensor& x, const Tensor& projection, const Tensor
                          at::IntArrayRef routes, std::optional<at::ScalarType> out_dtype,
                          bool keep_states) {
   Call call(x, projection, dt_weight, dt_bias, A_log, D, routes);
+  if (x.is_cuda() && scans_pay(A_log.size(1), routes))
+    return {ss2d_by_scans(call.x, call.projection, call.dt_weight, call.dt_bias, call.A_log, call.D,
+                          routes, out_dtype.value_or(x.scalar_type())),
+            empty_states(x, A_log, routes, keep_states)};
   const Tensor out = empty_as(call.x, out_dtype.value_or(x.scalar_type()));
   const Tensor states = empty_states(x, A_log, routes, keep_states);
   call.problem.out = view_of(kName, "out", out);
@@ -155,6 +160,9 @@ Gradients6 scan_backward_device(const Tensor& grad_out, const Tensor& states, co
                                 const Tensor& dt_bias, const Tensor& A_log, const Tensor& D,
                                 at::IntArrayRef routes) {
   Call call(x, projection, dt_weight, dt_bias, A_log, D, routes);
+  if (x.is_cuda() && scans_pay(A_log.size(1), routes))
+    return ss2d_by_scans_backward(grad_out, call.x, call.projection, call.dt_weight, call.dt_bias,
+                                  call.A_log, call.D, routes);
   use_states(call, states);
   const Tensor upstream = with_even_rows(grad_out);
   auto results = empty_gradients(call.x, projection, dt_weight, dt_bias, A_log, D);

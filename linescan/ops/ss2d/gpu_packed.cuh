@@ -278,11 +278,12 @@ struct PackedFactors {
 };
 
 // Hands two channels' states from chunk to chunk along the warps of a block: warp `from` has the chunk
-// that comes before this warp's. kSolo: one warp, the state stays in registers; a kernel that names
-// barriers claims all sixteen of them, and a multiprocessor has 64.
+// that comes before this warp's. Every chunk has a slot of its own, so that within a route none is
+// written twice. kSolo: one warp, the state stays in registers; a kernel that names barriers claims all
+// sixteen of them, and a multiprocessor has 64.
 template <bool kSolo>
 struct StateChain {
-  float2* slots;  // [warps, 8]
+  float2* slots;  // [chunks, 8]
   int warp, from;
 
   __device__ __forceinline__ StateChain(void* memory, bool backward)
@@ -291,13 +292,14 @@ struct StateChain {
     from = backward ? (warp + 1 == warps ? 0 : warp + 1) : (warp == 0 ? warps : warp) - 1;
   }
 
-  __device__ __forceinline__ float2 take(int g) const {
+  // What chunk `giver` gave.
+  __device__ __forceinline__ float2 take(int giver, int g) const {
     barrier_wait(1 + from, 64);
-    return slots[from * (kGpuChannels / 2) + g];
+    return slots[giver * (kGpuChannels / 2) + g];
   }
   // `state` is that of lane `source` of each g. The next give() waits, along the chain, for its taker.
-  __device__ __forceinline__ void give(int g, int q, int source, float2 state) {
-    if (q == source) slots[warp * (kGpuChannels / 2) + g] = state;
+  __device__ __forceinline__ void give(int chunk, int g, int q, int source, float2 state) {
+    if (q == source) slots[chunk * (kGpuChannels / 2) + g] = state;
     barrier_arrive(1 + warp, 64);
   }
 };
@@ -306,8 +308,8 @@ struct StateChain<true> {
   float2 carried = {0, 0};
 
   __device__ __forceinline__ StateChain(void*, bool) {}
-  __device__ __forceinline__ float2 take(int) const { return carried; }
-  __device__ __forceinline__ void give(int, int, int source, float2 state) {
+  __device__ __forceinline__ float2 take(int, int) const { return carried; }
+  __device__ __forceinline__ void give(int, int, int, int source, float2 state) {
     carried.x = __shfl_sync(kAllLanes, state.x, source, kGpuSegments);
     carried.y = __shfl_sync(kAllLanes, state.y, source, kGpuSegments);
   }

@@ -29,7 +29,12 @@ int64_t chunk_count(int64_t height, int64_t width) {
 
 // The largest tiles, near squares, of at most `places` places: the fewest lines are then cut.
 void choose_tiles(Ss2dGpuPlan& plan, const Ss2dSize& size, int64_t places) {
-  const auto evenly = [](int64_t all, int64_t most) { return ceil_div(all, ceil_div(all, most)); };
+  // Whole segments where they fit: a line's last segment costs as much as any other.
+  const auto evenly = [](int64_t all, int64_t most) {
+    const int64_t side = ceil_div(all, ceil_div(all, most));
+    const int64_t whole = round_up(side, int64_t{kGpuSegmentSteps});
+    return whole <= most ? std::min(whole, all) : side;
+  };
   plan.tile_height = size.height;
   plan.tile_width = size.width;
   if (size.height * pitch(size.width) > places) {
@@ -99,17 +104,25 @@ Ss2dGpuPlan plan(const Ss2dSize& size, Pass pass, const Gpu& gpu) {
   const int64_t carried = plan.shared_carries ? carries : 0;
   const bool packed = size.states == 1 && size_of(size.dtype) == 2;  // and as launch_forward looks
   const int64_t weights = packed && pass == Pass::kBackward ? gpu_weight_bytes(size.record()) : 0;
-  const int64_t needed = gpu_transfer_bytes(kGpuMaxWarps) + carried + weights;
-  const int64_t places = (plan.shared_limit - needed) / kPlaceBytes;
-  if (places < 4)
-    throw_error<Unsupported>("ss2d: a block needs {} bytes of shared memory, {} has {}",
-                             needed + 4 * kPlaceBytes, gpu.name, plan.shared_limit);
-  choose_tiles(plan, size, places);
+  const auto hand_over = [&](int64_t warps) {  // beside the sums, for either kind of kernels
+    const int64_t general = gpu_transfer_bytes(warps) + carried;
+    return packed ? std::max(general, gpu_chain_bytes(plan.chunks) + weights) : general;
+  };
+  int64_t places = (plan.shared_limit - hand_over(kGpuMaxWarps)) / kPlaceBytes, sums = 0;
+  do {
+    if (places < 4)
+      throw_error<Unsupported>("ss2d: a block needs {} bytes of shared memory, {} has {}",
+                               hand_over(kGpuMaxWarps) + 4 * kPlaceBytes, gpu.name,
+                               plan.shared_limit);
+    choose_tiles(plan, size, places);
+    plan.chunks = chunk_count(plan.tile_height, plan.tile_width);
+    sums = plan.tile_height * pitch(plan.tile_width) * kPlaceBytes;
+    places -=
+        ceil_div(places, int64_t{16});  // for the next try: more chunks than there is room for
+  } while (sums + hand_over(kGpuMaxWarps) > plan.shared_limit);
   if (plan.tile_rows * plan.tile_columns > 1)
     plan.pieces = std::max(size.height * plan.tile_columns, size.width * plan.tile_rows);
-  plan.chunks = chunk_count(plan.tile_height, plan.tile_width);
 
-  const int64_t sums = plan.tile_height * pitch(plan.tile_width) * kPlaceBytes;
   const auto blocks_of = [&](int64_t shared) {
     return std::min<int64_t>(32, gpu.shared_per_multiprocessor / (shared + kReservedBytes));
   };
@@ -117,10 +130,9 @@ Ss2dGpuPlan plan(const Ss2dSize& size, Pass pass, const Gpu& gpu) {
                        : packed                ? kGpuPackedWarps
                                                : kGpuMaxWarps;
   const int64_t warps =
-      choose_warps(plan.chunks, blocks_of(sums + gpu_transfer_bytes(1) + carried + weights), most,
-                   packed ? kGpuChains : most);
+      choose_warps(plan.chunks, blocks_of(sums + hand_over(1)), most, packed ? kGpuChains : most);
   plan.block = 32 * warps;
-  plan.shared_bytes = sums + gpu_transfer_bytes(warps) + carried + weights;
+  plan.shared_bytes = sums + hand_over(warps);
   plan.blocks_per_multiprocessor = std::min({blocks_of(plan.shared_bytes), most / warps,
                                              packed && warps > 1 ? int64_t{kGpuChains} : most});
   plan.warps_per_multiprocessor = plan.blocks_per_multiprocessor * warps;

@@ -55,11 +55,15 @@ struct Ss2dGpuPlan {
 constexpr int64_t gpu_transfer_bytes(int64_t warps) {
   return kGpuChannels * 2 * warps * 2 * static_cast<int64_t>(sizeof(float));
 }
-// And of the weights that the packed backward kernel shares: 16 numbers of a record are 32 lanes' 16 bytes.
+inline constexpr int64_t kGpuCarryFloats = kGpuChannels * 2;  // for each state
+// The packed kernels': a state for each chunk, see StateChain in gpu_packed.cuh; and the weights that
+// the backward kernel shares, 16 numbers of a record being 32 lanes' 16 bytes.
+constexpr int64_t gpu_chain_bytes(int64_t chunks) {
+  return kGpuChannels * chunks * static_cast<int64_t>(sizeof(float));
+}
 constexpr int64_t gpu_weight_bytes(int64_t record) {
   return record > 8 * kGpuKeptHalves ? (record + 15) / 16 * 32 * 16 : 0;
 }
-inline constexpr int64_t kGpuCarryFloats = kGpuChannels * 2;  // for each state
 
 // The parts of a pass's workspace, in floats: for each image of a slice, and of the parameters' sums
 // for the whole batch. The kernels lay them out one after another in this order.

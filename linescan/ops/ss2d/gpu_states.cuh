@@ -33,6 +33,14 @@ struct PieceStates {
     const int64_t piece = first_piece + line * pieces_a_line;
     return states[(piece * state_count + n) * channels + channel[i]];
   }
+
+  // Of channels 2g and 2g + 1 of the packed kernels, one state, where a line starts anew: at the
+  // first segment of `line`. Zero elsewhere.
+  __device__ __forceinline__ float2 pair(int line, bool starts_line) const {
+    if (!states || !starts_line) return make_float2(0, 0);
+    const int64_t piece = first_piece + line * pieces_a_line;
+    return __ldg(reinterpret_cast<const float2*>(states + piece * channels + channel[0]));
+  }
 };
 
 // The states that enter the chunks: [blocks, routes, chunks, states, kGpuChannels].

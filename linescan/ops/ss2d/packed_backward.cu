@@ -91,7 +91,7 @@ __global__ void __launch_bounds__(32 * kGpuBackwardWarps)
   auto* sums = reinterpret_cast<float*>(shared_memory());
   float* behind_sums = sums + place.height * place.pitch() * kGpuChannels;
   StateChain<kSolo> chain(behind_sums, true);
-  auto* shared_weights = reinterpret_cast<uint4*>(behind_sums + warps * kGpuChannels);
+  auto* shared_weights = reinterpret_cast<uint4*>(behind_sums + args.chunks * kGpuChannels);
   const int first_channel = lane_channel(args, place);
   const int channel[2] = {first_channel, first_channel + 1};
   const bool inside = place.group * kGpuChannels + 2 * g < args.channels;
@@ -142,6 +142,18 @@ __global__ void __launch_bounds__(32 * kGpuBackwardWarps)
     if (kAhead) record_walk.load(records, route, column);
     load_steps<kWhole>(next_x, x_walk, route, own);
     load_steps<kWhole>(next_gy, gout_walk, route, own);
+    // The states with which lines start that do, and their gradients with which they end.
+    const auto fresh_state = [&](const SegmentCursor& at) {
+      return kWhole ? make_float2(0, 0)
+                    : entrance.pair(at.line,
+                                    entrance.each_line && at.part == 0 && at.line < route.lines);
+    };
+    const auto ending_state = [&](const SegmentCursor& at) {
+      return kWhole ? make_float2(0, 0)
+                    : ending.pair(at.line, ending.each_line && at.line < route.lines &&
+                                               at.part == route.segments_a_line - 1);
+    };
+    float2 next_fresh = fresh_state(own), next_ending = ending_state(own);
     float2 next_start = starts[last_chunk * (kGpuChannels / 2)];
     bool behind =
         k > 0 && !kShared;  // whether other warps may still add to the sums of the route before
@@ -153,7 +165,7 @@ __global__ void __launch_bounds__(32 * kGpuBackwardWarps)
       factors.multiply(records, B, C);
       const SegmentCursor here_column = column;
       RecordRows<kHalves> rows;
-      if (kAhead) rows.transpose(records);
+      if (!kShared) rows.transpose(records);
       // Steps of size and gradient zero are none: behind the end of a line, and of the route.
       Two<T> x[kGpuSegmentSteps];
       Two<G> gy[kGpuSegmentSteps];
@@ -162,7 +174,7 @@ __global__ void __launch_bounds__(32 * kGpuBackwardWarps)
         x[t] = next_x[t];
         gy[t] = t < valid ? next_gy[t] : Two<G>{};
       }
-      const float2 start = next_start;
+      const float2 start = next_start, fresh = next_fresh, end_state = next_ending;
       // The next chunk's numbers are fetched meanwhile; after the last one, its own again.
       const SegmentCursor here = own;
       if (chunk >= warps) {
@@ -172,6 +184,8 @@ __global__ void __launch_bounds__(32 * kGpuBackwardWarps)
       if (kAhead) record_walk.load(records, route, column);
       load_steps<kWhole>(next_x, x_walk, route, own);
       load_steps<kWhole>(next_gy, gout_walk, route, own);
+      next_fresh = fresh_state(own);
+      next_ending = ending_state(own);
       next_start = starts[max(0, chunk - warps) * (kGpuChannels / 2)];
       if (k == 0) {
 #pragma unroll
@@ -201,7 +215,7 @@ __global__ void __launch_bounds__(32 * kGpuBackwardWarps)
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const float entered = i ? start.y : start.x;
-        const float new_state = anew ? entrance.state(here.line, 0, i) : 0.0f;
+        const float new_state = anew ? (i ? fresh.y : fresh.x) : 0.0f;
         Transfer all = {anew ? 0.0f : 1.0f, new_state};
         factor[i] = 1;
 #pragma unroll
@@ -229,7 +243,7 @@ __global__ void __launch_bounds__(32 * kGpuBackwardWarps)
       Transfer all[2], after[2];
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        if (ends) all[i] = {0, ending.state(here.line, 0, i)};
+        if (ends) all[i] = {0, i ? end_state.y : end_state.x};
         after[i] = all[i];
         all[i].factor *= factor[i];
 #pragma unroll
@@ -245,14 +259,14 @@ __global__ void __launch_bounds__(32 * kGpuBackwardWarps)
       }
       float2 returned;
       if (chunk + 1 < chunks)
-        returned = chain.take(g);
+        returned = chain.take(chunk + 1, g);
       else
         returned = kWhole ? make_float2(0, 0)
                           : make_float2(ending.state(route.lines - 1, 0, 0),
                                         ending.state(route.lines - 1, 0, 1));
       // The chunk's own transfer is that of the first segment and all behind.
       if (chunk > 0)
-        chain.give(g, q, 0, make_float2(all[0].apply(returned.x), all[1].apply(returned.y)));
+        chain.give(chunk, g, q, 0, make_float2(all[0].apply(returned.x), all[1].apply(returned.y)));
       float c[2] = {after[0].apply(returned.x), after[1].apply(returned.y)};
 
       // One step back. Adds to the sums for gx and of the parameters; to_B and to_C are sums over the
@@ -302,9 +316,10 @@ __global__ void __launch_bounds__(32 * kGpuBackwardWarps)
         }
       }
       // gdt_weight: sums over the steps.
-      if (!kAhead) {
-        record_walk.template load<true>(records, route, here_column);
-        rows.transpose(records);
+      if (kShared) {
+        RecordColumns<T, kHalves> again;
+        record_walk.template load<true>(again, route, here_column);
+        rows.transpose(again);
       }
 #pragma unroll
       for (int pair = 0; pair < kGpuProducts / 2; ++pair) {

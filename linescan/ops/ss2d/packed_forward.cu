@@ -91,6 +91,13 @@ __global__ void __launch_bounds__(32 * kGpuPackedWarps)
     Two<T> x[kGpuSegmentSteps];
     if (kAhead) record_walk.load(records, route, column);
     load_steps<kWhole>(x, x_walk, route, own);
+    // The state with which a line starts that does, fetched ahead like everything else.
+    const auto fresh_state = [&](const SegmentCursor& at) {
+      return kWhole ? make_float2(0, 0)
+                    : entrance.pair(at.line,
+                                    entrance.each_line && at.part == 0 && at.line < route.lines);
+    };
+    float2 next_fresh = fresh_state(own);
     const int chunks = route.chunks();
     bool behind = k > 0;  // whether other warps may still add to the sums of the route before
     for (int chunk = warp; chunk < chunks; chunk += warps) {
@@ -126,13 +133,15 @@ __global__ void __launch_bounds__(32 * kGpuPackedWarps)
         }
       own.advance(route, lines_apart, parts_apart);
       load_steps<kWhole>(x, x_walk, route, own);
+      const float2 fresh = next_fresh;
+      next_fresh = fresh_state(own);
 
       // A line that starts anew knows its state and passes on nothing from before.
       const bool anew = !kWhole && entrance.each_line && here.part == 0 && valid > 0;
       Transfer all[2], before[2];
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        if (anew) all[i] = {0, kLog2e * entrance.state(here.line, 0, i)};
+        if (anew) all[i] = {0, kLog2e * (i ? fresh.y : fresh.x)};
         before[i] = all[i];
 #pragma unroll
         for (int t = 0; t < kGpuSegmentSteps; ++t)
@@ -147,14 +156,14 @@ __global__ void __launch_bounds__(32 * kGpuPackedWarps)
       }
       float2 entered;
       if (chunk > 0)
-        entered = chain.take(g);
+        entered = chain.take(chunk - 1, g);
       else
         entered = kWhole ? make_float2(0, 0)
                          : make_float2(kLog2e * entrance.state(0, 0, 0),
                                        kLog2e * entrance.state(0, 0, 1));
       // The chunk's own transfer is that of the last segment and all before.
       if (chunk + 1 < chunks)
-        chain.give(g, q, kGpuSegments - 1,
+        chain.give(chunk, g, q, kGpuSegments - 1,
                    make_float2(all[0].apply(entered.x), all[1].apply(entered.y)));
       if (starts && q == 0)
         starts[chunk * (kGpuChannels / 2)] = make_float2(kLn2 * entered.x, kLn2 * entered.y);

@@ -1,0 +1,30 @@
+// ss2d with many states on GPUs, as selective_scan over pixels put into the order of the routes. Its
+// kernels share a pixel's work among the states; those of ops/ss2d walk the plane once a state.
+// docs/decisions/0016-ss2d-of-many-states.md says what that costs and gains.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+#include <tuple>
+
+namespace linescan {
+
+// Whether this way is the faster one: 4 states or more, and no route that starts anew at every line.
+bool scans_pay(int64_t states, at::IntArrayRef routes);
+
+// As linescan::ss2d_scan and linescan::ss2d_scan_backward, which have checked the arguments; on any
+// device that selective_scan runs on. Works through the batch in parts of about 256 MB of workspace.
+at::Tensor ss2d_by_scans(const at::Tensor& x, const at::Tensor& projection,
+                         const at::Tensor& dt_weight, const at::Tensor& dt_bias,
+                         const at::Tensor& A_log, const at::Tensor& D, at::IntArrayRef routes,
+                         at::ScalarType out_dtype);
+
+// The gradients of x, projection, dt_weight, dt_bias, A_log and D.
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>
+ss2d_by_scans_backward(const at::Tensor& grad_out, const at::Tensor& x,
+                       const at::Tensor& projection, const at::Tensor& dt_weight,
+                       const at::Tensor& dt_bias, const at::Tensor& A_log, const at::Tensor& D,
+                       at::IntArrayRef routes);
+
+}  // namespace linescan

@@ -135,7 +135,8 @@ void print_row(const char* name, const nlohmann::json& row) {
 }
 
 void run_bench_op(const BenchOpRequest& request) {
-  check_operator(request.op);
+  const std::string known[] = {kScanName, kSs2dName};
+  check_operator(request.op, known);
   if (!(request.seconds > 0))
     throw_error<InvalidArgument>("--seconds is {}, expected more than 0", request.seconds);
   torch::manual_seed(0);

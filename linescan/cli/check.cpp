@@ -11,6 +11,8 @@
 #include "linescan/binding/tensors.h"
 #include "linescan/cli/command.h"
 #include "linescan/device/simd_target.h"
+#include "linescan/ops/causal_conv1d/sample.h"
+#include "linescan/ops/gated_delta_rule/sample.h"
 #include "linescan/ops/selective_scan/sample.h"
 #include "linescan/ops/ss2d/sample.h"
 
@@ -65,6 +67,23 @@ std::vector<Row> check_all() {
                                                                .dtype = dtype,
                                                                .layout = layout,
                                                                .out_dtype = dtype}));
+        rows.push_back(check_case<CausalConv1dSample>(
+            "causal_conv1d",
+            CausalConv1dCase{
+                .length = 70, .channels = 70, .dtype = dtype, .layout = layout, .initial = true}));
+        // Its layouts are [batch, length, heads, ..] and [batch, heads, length, ..].
+        rows.push_back(check_case<GatedDeltaRuleSample>(
+            "gated_delta_rule", GatedDeltaRuleCase{.length = 70,
+                                                   .value_heads = 4,
+                                                   .K = 20,
+                                                   .V = 70,
+                                                   .dtype = dtype,
+                                                   .mode = GatedDeltaRuleMode::kChunk,
+                                                   .initial = true,
+                                                   .gate = true,
+                                                   .gate_bias = true,
+                                                   .sigmoid = true,
+                                                   .heads_first = layout != Layout::kLengthLast}));
       }
   }
   force_simd_target(before);
@@ -88,11 +107,11 @@ nlohmann::json to_document(const std::vector<Row>& rows) {
 }
 
 void print_table(const std::vector<Row>& rows) {
-  std::cout << fmt::format("{:<15}{:<7}{:<9}{:<17}{:>10}{:>10}{:>8}\n", "operator", "simd", "type",
+  std::cout << fmt::format("{:<17}{:<7}{:<9}{:<17}{:>10}{:>10}{:>8}\n", "operator", "simd", "type",
                            "worst result", "error", "bound", "");
   for (const Row& row : rows) {
     const NamedVerdict& worst = row.worst();
-    std::cout << fmt::format("{:<15}{:<7}{:<9}{:<17}{:>10.2e}{:>10.2e}{:>8}\n", row.op, row.simd,
+    std::cout << fmt::format("{:<17}{:<7}{:<9}{:<17}{:>10.2e}{:>10.2e}{:>8}\n", row.op, row.simd,
                              row.type, worst.name.substr(0, 16), worst.verdict.error,
                              worst.verdict.bound, row.passed() ? "ok" : "FAILED");
   }

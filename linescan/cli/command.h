@@ -46,6 +46,7 @@ std::string wrap_names(std::span<const std::string> names);
 void add_train(CLI::App& command);
 void add_eval(CLI::App& command);
 void add_classify(CLI::App& command);
+void add_generate(CLI::App& command);
 void add_forward(CLI::App& command);
 void add_info(CLI::App& command);
 void add_device(CLI::App& command);

@@ -1,4 +1,4 @@
-// linescan eval: how well a trained run does on the test images of its data set.
+// linescan eval: how well a trained run does on the test images of its data set, or on test sequences.
 
 #include <fmt/format.h>
 
@@ -15,6 +15,7 @@
 #include "linescan/train/dataset.h"
 #include "linescan/train/evaluate.h"
 #include "linescan/train/pictures.h"
+#include "linescan/train/sequence_task.h"
 
 namespace linescan::cli {
 namespace {
@@ -56,7 +57,7 @@ void export_images(const ImageSet& images, const std::vector<std::string>& class
 
 void print_table(const Evaluation& evaluation, const std::vector<std::string>& classes) {
   std::cout << fmt::format("images {}   top-1 {:.2f} %   top-5 {:.2f} %   loss {:.4f}\n\n",
-                           evaluation.images, 100 * evaluation.top1, 100 * evaluation.top5,
+                           evaluation.examples, 100 * evaluation.top1, 100 * evaluation.top5,
                            evaluation.loss);
   std::cout << fmt::format("{:<14}{:>8}{:>10}   most often taken for\n", "class", "images",
                            "right");
@@ -80,10 +81,31 @@ void print_table(const Evaluation& evaluation, const std::vector<std::string>& c
   }
 }
 
+void eval_sequences(const EvalOptions& options, const std::filesystem::path& checkpoint,
+                    const RunConfig& config, const Compute& compute) {
+  if (!options.data.empty() || !options.export_images.empty())
+    throw_error<InvalidArgument>("eval: the run was trained for task {}, which has no images",
+                                 config.task);
+  const SequenceTask task(config);
+  Network network = task.make_network();
+  load_trained_weights(checkpoint, *network.module);
+  network.module->to(compute.device);
+  const Evaluation evaluation =
+      *task.evaluate(network, Split::kTest, {.batch = config.recipe.batch, .compute = compute});
+  if (options.json)
+    print_json(task.document(evaluation));
+  else
+    std::cout << fmt::format("answers {}   top-1 {:.2f} %   top-5 {:.2f} %   loss {:.4f}\n",
+                             evaluation.examples, 100 * evaluation.top1, 100 * evaluation.top5,
+                             evaluation.loss);
+}
+
 void eval(const EvalOptions& options) {
   const Compute compute = options.compute.open();
-  TrainedModel model =
-      load_trained(find_checkpoint(options.folder, options.checkpoint), compute.device);
+  const fs::path checkpoint = find_checkpoint(options.folder, options.checkpoint);
+  if (const RunConfig config = load_config(checkpoint); config.task != kImages)
+    return eval_sequences(options, checkpoint, config, compute);
+  TrainedModel model = load_trained(checkpoint, compute.device);
   const Dataset data = load_dataset(options.data.empty() ? model.config.data : options.data);
   if (data.test.channels != model.channels)
     throw_error<InvalidArgument>("eval: the images have {} channels, expected {}",
@@ -118,7 +140,8 @@ void add_eval(CLI::App& command) {
       ->type_name("N FOLDER");
   add_compute_options(command, options->compute);
   command.add_flag("--json", options->json,
-                   "print {top1, top5, loss, images, confusion[true][predicted]}");
+                   "print {top1, top5, loss, images, confusion[true][predicted]}, of\n"
+                   "sequences {top1, top5, loss, answers}");
   add_example(command,
               "linescan eval runs/first --json\n"
               "  linescan eval runs/first --export-images 8 pictures");

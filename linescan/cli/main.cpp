@@ -15,8 +15,9 @@ namespace {
 
 constexpr Command kCommands[] = {
     {"train", "Train a network; writes a run folder with a report", add_train},
-    {"eval", "Accuracy, loss and confusion matrix on the test images", add_eval},
+    {"eval", "Accuracy, loss and confusion matrix on the test examples", add_eval},
     {"classify", "Name what is on PNG or JPEG images", add_classify},
+    {"generate", "Tokens from a language model, one after the other", add_generate},
     {"forward", "Logits, loss and gradients from files of weights and input", add_forward},
     {"info", "Parameters, GFLOPs and stages of a network", add_info},
     {"device", "What this machine can do; environment variables in force", add_device},

@@ -19,7 +19,7 @@ struct PlanRequest {
   bool json = false;
 };
 
-// The fields that all plans for the CPU have.
+// The fields that the scans' plans for the CPU have.
 template <class Plan>
 nlohmann::json to_document(const Plan& plan) {
   return {{"channel_block", plan.channel_block},
@@ -35,9 +35,30 @@ nlohmann::json to_document(const Plan& plan) {
           {"exponentials", plan.exponentials}};
 }
 
+nlohmann::json to_document(const GatedDeltaRulePlan& plan) {
+  return {{"mode", name_of(plan.mode)},
+          {"chunk", plan.chunk},
+          {"column_parts", plan.column_parts},
+          {"part_columns", plan.part_columns},
+          {"head_sums", plan.head_sums},
+          {"tasks", plan.tasks},
+          {"slots", plan.slots},
+          {"scratch_bytes", plan.scratch_bytes},
+          {"workspace_bytes", plan.workspace_bytes},
+          {"bytes", plan.bytes},
+          {"exponentials", plan.exponentials},
+          {"multiplications", plan.multiplications}};
+}
+
 template <class Size>
 void print_plans(const PlanRequest& request, const Size& size) {
-  if (request.device != "cpu") return print_gpu_plans(size, request.device, request.json);
+  if constexpr (std::is_same_v<Size, GatedDeltaRuleSize>) {
+    if (request.device != "cpu")
+      throw_error<Unsupported>("plan: {} is planned for the CPU, not for {}", request.op,
+                               request.device);
+  } else if (request.device != "cpu") {
+    return print_gpu_plans(size, request.device, request.json);
+  }
   const auto ahead = plan(size, Pass::kForward, request.threads);
   const auto back = plan(size, Pass::kBackward, request.threads);
   if (request.json)
@@ -50,11 +71,14 @@ void print_plans(const PlanRequest& request, const Size& size) {
 }
 
 void run_plan(const PlanRequest& request) {
-  check_operator(request.op);
+  const std::string known[] = {kScanName, kSs2dName, kRuleName};
+  check_operator(request.op, known);
   if (request.threads < 1)
     throw_error<InvalidArgument>("--threads is {}, expected 1 or more", request.threads);
   if (request.op == kScanName)
     print_plans(request, parse_scan_shape(request.shape, request.dtype, request.layout).size);
+  else if (request.op == kRuleName)
+    print_plans(request, parse_rule_shape(request.shape, request.dtype).size);
   else
     print_plans(request, parse_ss2d_shape(request.shape, request.dtype, request.layout).size);
 }
@@ -63,8 +87,8 @@ void run_plan(const PlanRequest& request) {
 
 void add_plan(CLI::App& command) {
   auto request = std::make_shared<PlanRequest>();
-  command.add_option("op", request->op, "selective_scan or ss2d")->required();
-  command.add_option("--shape", request->shape, kShapeHelp);
+  command.add_option("op", request->op, "selective_scan, ss2d or gated_delta_rule")->required();
+  command.add_option("--shape", request->shape, std::string(kShapeHelp) + '\n' + kRuleShapeHelp);
   command.add_option("--dtype", request->dtype, "float32, float64, float16 or bfloat16");
   command.add_option("--layout", request->layout, "which index is adjacent: length or channels");
   command.add_option("--device", request->device,

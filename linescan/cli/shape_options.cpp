@@ -55,8 +55,7 @@ void expect_at_least_one(std::string_view name, int64_t value) {
 
 }  // namespace
 
-void check_operator(std::string_view name) {
-  const std::string known[] = {kScanName, kSs2dName};
+void check_operator(std::string_view name, std::span<const std::string> known) {
   if (std::find(std::begin(known), std::end(known), name) == std::end(known))
     throw InvalidArgument(unknown_name("operator", name, known));
 }
@@ -123,6 +122,31 @@ Ss2dShape parse_ss2d_shape(std::string_view text, std::string_view dtype, std::s
   expect_at_least_one("rank", size.rank);
   shape.routes = parse_routes(routes);
   size.routes = static_cast<int64_t>(shape.routes.size());
+  return shape;
+}
+
+RuleShape parse_rule_shape(std::string_view text, std::string_view dtype) {
+  RuleShape shape;
+  GatedDeltaRuleSize& size = shape.size;
+  size.dtype = parse_dtype(dtype);
+  size.value_heads = 0;
+  std::string mode = "auto";
+  set_sizes(text, {{"batch", &size.batch, ""},
+                   {"length", &size.length, ""},
+                   {"heads", &size.heads, ""},
+                   {"value_heads", &size.value_heads, ""},
+                   {"K", &size.K, ""},
+                   {"V", &size.V, ""},
+                   {"mode", &mode, ""}});
+  expect_at_least_one("heads", size.heads);
+  expect_at_least_one("K", size.K);
+  expect_at_least_one("V", size.V);
+  if (size.value_heads == 0) size.value_heads = size.heads;
+  if (size.value_heads % size.heads != 0)
+    throw_error<InvalidArgument>("--shape has {} heads, which do not divide {} value heads",
+                                 size.heads, size.value_heads);
+  size.sequences = size.batch;
+  size.mode = parse_gated_delta_rule_mode(mode);
   return shape;
 }
 

@@ -1,4 +1,4 @@
-// linescan train: a network from images to a run folder with its report.
+// linescan train: a network from data to a run folder with its report.
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -93,6 +93,8 @@ void add_direct(CLI::App& command, const std::shared_ptr<TrainOptions>& options,
 
 void add_train(CLI::App& command) {
   const auto options = std::make_shared<TrainOptions>();
+  add_direct(command, options, "--task", "task",
+             "images (default), or synthetic sequences: recall, copying");
   add_direct(command, options, "--data", "data",
              "data set: fashion-mnist (default), or a folder of four IDX files");
   add_direct(command, options, "--model", "model", "name of the network (below)");
@@ -105,12 +107,13 @@ void add_train(CLI::App& command) {
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   add_direct(command, options, "--minutes", "minutes",
-             "budget in minutes of training steps (default 2)");
-  add_direct(command, options, "--epochs", "epochs", "budget in passes over the training images");
+             "budget in minutes of training steps (default 2; 4 for sequences)");
+  add_direct(command, options, "--epochs", "epochs", "budget in passes over the training examples");
   command.get_option("--epochs")->excludes("--minutes");
-  add_direct(command, options, "--limit-train", "limit_train", "use only so many training images");
+  add_direct(command, options, "--limit-train", "limit_train",
+             "use only so many training examples");
   add_direct(command, options, "--lr", "lr", "peak learning rate");
-  add_direct(command, options, "--batch", "batch", "images a step");
+  add_direct(command, options, "--batch", "batch", "images or sequences a step");
   add_direct(command, options, "--seed", "seed", "seed of weights, order and augmentation");
   add_direct(command, options, "--threads", "threads", "threads (default: one a core)");
   add_direct(command, options, "--device", "device", "cpu (default), cuda or cuda:N");
@@ -124,13 +127,17 @@ void add_train(CLI::App& command) {
   command.add_flag("--resume", options->resume,
                    "go on with the run in --run from its last checkpoint");
   RunConfig defaults;
+  std::vector<Option> of_sequences = defaults.sequences.options();
+  for (const Option& option : defaults.language.options()) of_sequences.push_back(option);
   command.footer("Networks:\n" + wrap_names(model_names()) +
                  "\nWhat --set and --config can change:\n" + describe_options(defaults.options()) +
-                 '\n');
+                 "\nFor recall and copying, in the place of data, model and network:\n" +
+                 describe_options(of_sequences) + '\n');
   add_example(command,
               "linescan train --data fashion-mnist --minutes 2 --run runs/first\n"
               "  linescan train --run runs/first --resume\n"
-              "  linescan train --device cuda --precision bf16 --minutes 1");
+              "  linescan train --device cuda --precision bf16 --minutes 1\n"
+              "  linescan train --task recall --run runs/recall");
   command.callback([options] { train(*options); });
 }
 

@@ -24,15 +24,6 @@ constexpr const char* kModelFile = "model.safetensors";
 constexpr const char* kAverageFile = "ema.safetensors";
 constexpr const char* kOptimizerFile = "optimizer.safetensors";
 
-json describe(const Dataset& data) {
-  return {{"classes", data.classes},
-          {"mean", data.normalisation.mean},
-          {"deviation", data.normalisation.deviation},
-          {"channels", data.train.channels},
-          {"height", data.train.height},
-          {"width", data.train.width}};
-}
-
 void load_optimizer(const fs::path& path, const AdamW& optimizer) {
   const std::map<std::string, at::Tensor> stored = read_tensors(path);
   const NamedTensors wanted = optimizer.state();
@@ -59,17 +50,26 @@ RunConfig config_of(const json& state, const fs::path& checkpoint) {
   return config_from_json(state["config"], who);
 }
 
+// The weights of a verified checkpoint whose state.json is `document`.
+void load_better_weights(const fs::path& checkpoint, const json& document,
+                         torch::nn::Module& network) {
+  const TrainingState state = state_from_json(document, (checkpoint / "state.json").string());
+  const bool use_average = document["files"].contains(kAverageFile) &&
+                           (state.use_average || state.best_step < 0 || state.evaluation_due);
+  load_weights(network, checkpoint / (use_average ? kAverageFile : kModelFile));
+}
+
 }  // namespace
 
 void save_checkpoint(const fs::path& checkpoints, const CheckpointTensors& tensors,
-                     const TrainingState& state, const RunConfig& config, const Dataset& data) {
+                     const TrainingState& state, const RunConfig& config, const json& data) {
   CheckpointWriter writer(checkpoints, state.step);
   save_weights(*tensors.network, writer.folder() / kModelFile);
   if (tensors.average != nullptr) save_weights(*tensors.average, writer.folder() / kAverageFile);
   write_tensors(writer.folder() / kOptimizerFile, tensors.optimizer->state());
   json document = to_json(state);
   document["config"] = to_json(config);
-  document["data"] = describe(data);
+  document["data"] = data;
   writer.commit(std::move(document));
 }
 
@@ -89,13 +89,19 @@ RunConfig load_config(const fs::path& checkpoint) {
   return config_of(read_checkpoint_state(checkpoint), checkpoint);
 }
 
+void load_trained_weights(const fs::path& checkpoint, torch::nn::Module& network) {
+  load_better_weights(checkpoint, read_checkpoint_state(checkpoint), network);
+}
+
 TrainedModel load_trained(const fs::path& checkpoint, at::Device device) {
   const json document = read_checkpoint_state(checkpoint);
   const std::string who = (checkpoint / "state.json").string();
-  const TrainingState state = state_from_json(document, who);
   TrainedModel model;
   model.checkpoint = checkpoint;
   model.config = config_of(document, checkpoint);
+  if (model.config.task != kImages)
+    throw_error<InvalidArgument>("checkpoint: {} was trained for task {}, expected {}", who,
+                                 model.config.task, kImages);
   try {
     const json& data = document.at("data");
     model.classes = data.at("classes").get<std::vector<std::string>>();
@@ -108,9 +114,7 @@ TrainedModel load_trained(const fs::path& checkpoint, at::Device device) {
                                  error.what());
   }
   model.network = VMamba(model.config.network);
-  const bool use_average = document["files"].contains(kAverageFile) &&
-                           (state.use_average || state.best_step < 0 || state.evaluation_due);
-  load_weights(*model.network, checkpoint / (use_average ? kAverageFile : kModelFile));
+  load_better_weights(checkpoint, document, *model.network);
   model.network->to(device);
   model.network->eval();
   return model;

@@ -15,7 +15,7 @@
 
 #include "linescan/models/networks/vmamba.h"
 #include "linescan/train/config.h"
-#include "linescan/train/dataset.h"
+#include "linescan/train/image_set.h"
 #include "linescan/train/optimizer.h"
 #include "linescan/train/state.h"
 
@@ -27,9 +27,11 @@ struct CheckpointTensors {
   const AdamW* optimizer;
 };
 
-// Writes checkpoints/step-N. Throws IoError; what was there before stays good.
+// Writes checkpoints/step-N; `data` is Task::describe(). Throws IoError; what was there before stays
+// good.
 void save_checkpoint(const std::filesystem::path& checkpoints, const CheckpointTensors& tensors,
-                     const TrainingState& state, const RunConfig& config, const Dataset& data);
+                     const TrainingState& state, const RunConfig& config,
+                     const nlohmann::json& data);
 
 // Verifies the checkpoint, copies its values into the tensors, wherever they are, and sets the
 // generators of the CPU and, if the run was on a GPU as well, of `device`. Throws InvalidArgument
@@ -37,7 +39,7 @@ void save_checkpoint(const std::filesystem::path& checkpoints, const CheckpointT
 TrainingState load_checkpoint(const std::filesystem::path& checkpoint,
                               const CheckpointTensors& tensors, at::Device device = at::kCPU);
 
-// What is needed to use a trained network without its data.
+// What is needed to use a network trained on images without its data.
 struct TrainedModel {
   std::filesystem::path checkpoint;
   RunConfig config;
@@ -50,8 +52,12 @@ struct TrainedModel {
 // The configuration that a checkpoint was written with, verified like the rest.
 RunConfig load_config(const std::filesystem::path& checkpoint);
 
-// Loads the more accurate of weights and average, by the last evaluation before the checkpoint;
-// the average where there was none. Throws InvalidArgument like load_checkpoint.
+// Fills `network` with the more accurate of weights and average, by the last evaluation before the
+// checkpoint; with the average where there was none. Throws InvalidArgument like load_checkpoint.
+void load_trained_weights(const std::filesystem::path& checkpoint, torch::nn::Module& network);
+
+// The network of a run that was trained on images, with those weights; throws InvalidArgument for
+// others too.
 TrainedModel load_trained(const std::filesystem::path& checkpoint, at::Device device = at::kCPU);
 
 // PyTorch's generator of a device. The CPU's draws initial weights, each device's its dropped paths.

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "linescan/base/error.h"
+#include "linescan/base/nearest.h"
 #include "linescan/files/toml.h"
 #include "linescan/models/networks/registry.h"
 
@@ -18,7 +19,7 @@ constexpr const char* kKind = "option";
 
 // "recipe.lr" -> "lr": tables group a file for its reader, they do not change what a name means.
 std::string_view bare_name(std::string_view name) {
-  for (std::string_view table : {"network.", "recipe."})
+  for (std::string_view table : {"network.", "recipe.", "sequences."})
     if (name.starts_with(table)) return name.substr(table.size());
   return name;
 }
@@ -36,6 +37,39 @@ void assign(RunConfig* config, std::string_view name, const std::string& text) {
   if (bare_name(name) == "minutes" && recipe.minutes > 0) recipe.epochs = 0;
 }
 
+// The options of a recipe without those that are about images.
+std::vector<Option> sequence_recipe(Recipe& recipe) {
+  std::vector<Option> options = recipe.options();
+  std::erase_if(options, [](const Option& option) {
+    return option.name == "flip" || option.name == "shift";
+  });
+  return options;
+}
+
+// The last value that is assigned to `name`, or `otherwise`.
+std::string last_of(const Assignments& assignments, std::string_view name, std::string otherwise) {
+  for (const auto& [assigned, text] : assignments)
+    if (bare_name(assigned) == name) otherwise = text;
+  return otherwise;
+}
+
+void expect_task(std::string_view task) {
+  const std::string known[] = {std::string(kImages), std::string(kRecall), std::string(kCopying)};
+  if (std::find(std::begin(known), std::end(known), task) == std::end(known))
+    throw InvalidArgument(unknown_name("task", task, known));
+}
+
+// What suits small synthetic sequences: they never repeat, so nothing must be kept from being learnt by
+// heart.
+Recipe recipe_for_sequences() {
+  Recipe recipe;
+  recipe.batch = 64;
+  recipe.lr = 3e-3;
+  recipe.weight_decay = 0.01;
+  recipe.clip = 1;
+  return recipe;
+}
+
 void expect_fit(const char* name, int64_t got, int64_t least, int64_t most, const char* why) {
   if (got < least || got > most)
     throw_error<InvalidArgument>("option {} is {}, expected {}{}, {}", name, got,
@@ -45,10 +79,20 @@ void expect_fit(const char* name, int64_t got, int64_t least, int64_t most, cons
 }  // namespace
 
 std::vector<Option> RunConfig::options() {
-  std::vector<Option> all = {{"data", &data, "data set by name, or a folder of four IDX files"},
-                             {"model", &model, "network by name"}};
-  for (std::vector<Option> part : {network.options(), recipe.options()})
+  std::vector<Option> all = {{"task", &task, "images, recall or copying"}};
+  const auto append = [&](std::vector<Option> part) {
     std::move(part.begin(), part.end(), std::back_inserter(all));
+  };
+  if (task == kImages) {
+    append({{"data", &data, "data set by name, or a folder of four IDX files"},
+            {"model", &model, "network by name"}});
+    append(network.options());
+    append(recipe.options());
+  } else {
+    append(sequences.options());
+    append(language.options());
+    append(sequence_recipe(recipe));
+  }
   return all;
 }
 
@@ -61,12 +105,24 @@ std::pair<std::string, std::string> parse_assignment(const std::string& text) {
 
 RunConfig make_config(const Assignments& assignments) {
   RunConfig config;
-  for (const auto& [name, text] : assignments)
-    if (bare_name(name) == "model") config.model = text;
-  config.network = named_model(config.model);
+  config.task = last_of(assignments, "task", config.task);
+  expect_task(config.task);
+  const bool images = config.task == kImages;
+  if (images) {
+    config.model = last_of(assignments, "model", config.model);
+    config.network = named_model(config.model);
+  } else {
+    config.model = "gated_delta_net";
+    config.recipe = recipe_for_sequences();
+  }
   for (const auto& [name, text] : assignments) assign(&config, name, text);
-  if (config.recipe.epochs == 0 && config.recipe.minutes == 0) config.recipe.minutes = 2;
-  config.recipe.validate();
+  Recipe& recipe = config.recipe;
+  if (recipe.epochs == 0 && recipe.minutes == 0) recipe.minutes = images ? 2 : 4;
+  recipe.validate();
+  if (!images) {
+    config.sequences.validate(config.task);
+    config.language.validate();
+  }
   return config;
 }
 
@@ -74,6 +130,9 @@ RunConfig resumed_config(const RunConfig& run, const Assignments& assignments) {
   constexpr std::string_view kMayChange[] = {"threads", "device",    "precision",   "graph",
                                              "keep",    "log_every", "save_minutes"};
   RunConfig config = run;
+  if (const std::string task = last_of(assignments, "task", run.task); task != run.task)
+    throw_error<InvalidArgument>("option task is {}, expected {} as the run to be resumed has it",
+                                 task, run.task);
   for (const auto& [name, text] : assignments) assign(&config, name, text);
   RunConfig before = run;
   const std::vector<Option> old_options = before.options(), options = config.options();
@@ -106,7 +165,13 @@ void fit_to_data(RunConfig* config, const Assignments& assignments, const ImageS
 
 json to_json(const RunConfig& config) {
   RunConfig copy = config;  // the tables of options point into the object and may change it
-  return {{"data", copy.data},
+  if (copy.task != kImages)
+    return {{"task", copy.task},
+            {"sequences", to_json(copy.sequences.options())},
+            {"network", to_json(copy.language.options())},
+            {"recipe", to_json(sequence_recipe(copy.recipe))}};
+  return {{"task", copy.task},
+          {"data", copy.data},
           {"model", copy.model},
           {"network", to_json(copy.network.options())},
           {"recipe", to_json(copy.recipe.options())}};

@@ -1,7 +1,9 @@
 // What a run is: its data, its network and its recipe, put together from defaults, a TOML file and
 // key=value assignments, and written down so that the run can be repeated.
 //
-// All options of the network (vmamba_config.h) and of the recipe (recipe.h) share one set of names.
+// What is trained for decides which options there are. All options of the network (vmamba_config.h or
+// language_model_config.h), of the sequences (sequences.h) and of the recipe (recipe.h) share one set of
+// names.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -9,19 +11,33 @@
 #include <utility>
 #include <vector>
 
+#include "linescan/models/networks/language_model_config.h"
 #include "linescan/models/networks/vmamba_config.h"
 #include "linescan/train/image_set.h"
 #include "linescan/train/recipe.h"
+#include "linescan/train/sequences.h"
 
 namespace linescan {
 
+// The task that is not about sequences (kRecall, kCopying).
+inline constexpr std::string_view kImages = "images";
+
 struct RunConfig {
-  std::string data = "fashion-mnist";    // a name, or the folder of four IDX files
-  std::string model = "vmamba_fashion";  // the named network whose options are the defaults
+  std::string task = std::string(kImages);
+  std::string model = "vmamba_fashion";  // images: the named network whose options are the defaults
+
+  // Of images:
+  std::string data = "fashion-mnist";  // a name, or the folder of four IDX files
   VMambaConfig network;
+  // Of sequences:
+  SequenceConfig sequences;
+  LanguageModelConfig language;
+
   Recipe recipe;
 
-  std::vector<Option> options();  // data, model, then network's and recipe's
+  // Those of the task: task, data and model, network's and recipe's; or task, sequences', network's and
+  // recipe's without what is about images.
+  std::vector<Option> options();
 };
 
 using Assignments = std::vector<std::pair<std::string, std::string>>;  // name, text
@@ -29,10 +45,10 @@ using Assignments = std::vector<std::pair<std::string, std::string>>;  // name, 
 // "key=value"; throws InvalidArgument for text without a key.
 std::pair<std::string, std::string> parse_assignment(const std::string& text);
 
-// Later assignments win, whatever their order the network's name is read first. A key may carry the
+// Later assignments win; whatever their order, task and network's name are read first. A key may carry the
 // table that it has in a TOML file ("network.dims", "recipe.lr"). A budget given in epochs replaces
-// one in minutes and the other way round; without any it is two minutes. Throws InvalidArgument:
-// unknown name (with the nearest of all), unreadable or illegal value.
+// one in minutes and the other way round; without any it is two minutes, four for sequences. Throws
+// InvalidArgument: unknown name (with the nearest of all), unreadable or illegal value.
 RunConfig make_config(const Assignments& assignments);
 
 // The same on top of a complete configuration, for `--resume`: throws InvalidArgument unless every
@@ -46,7 +62,8 @@ RunConfig resumed_config(const RunConfig& run, const Assignments& assignments);
 void fit_to_data(RunConfig* config, const Assignments& assignments, const ImageSet& images,
                  int64_t classes);
 
-// {"data", "model", "network": {...}, "recipe": {...}}: the content of config.toml too.
+// {"task", "data", "model", "network": {...}, "recipe": {...}}, or {"task", "sequences": {...},
+// "network": {...}, "recipe": {...}}: the content of config.toml too.
 nlohmann::json to_json(const RunConfig& config);
 
 // Throws InvalidArgument; `who` names the file.

@@ -7,7 +7,15 @@
 namespace linescan {
 
 // What a draw is for; two streams with equal counters are unrelated.
-enum class Stream : uint64_t { kShuffle = 1, kAugment = 2, kHoldOut = 3, kLimit = 4 };
+enum class Stream : uint64_t {
+  kShuffle = 1,
+  kAugment = 2,
+  kHoldOut = 3,
+  kLimit = 4,
+  kSequences = 5,
+  kHeldOutSequences = 6,
+  kTestSequences = 7
+};
 
 // A bijection of 64 bits in which every input bit flips about half of the output bits
 // (the finaliser of SplitMix64, Steele, Lea and Flood 2014).

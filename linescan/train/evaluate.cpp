@@ -16,20 +16,6 @@ using nlohmann::json;
 
 namespace {
 
-// Evaluation mode for as long as it lives.
-class EvaluationMode {
- public:
-  explicit EvaluationMode(VMamba& network)
-      : network_(network), was_training_(network->is_training()) {
-    network_->eval();
-  }
-  ~EvaluationMode() { network_->train(was_training_); }
-
- private:
-  VMamba& network_;
-  bool was_training_;
-};
-
 // Sums over the images seen so far.
 struct Tally {
   Evaluation* evaluation;
@@ -56,9 +42,9 @@ struct Tally {
 std::optional<Evaluation> evaluate(VMamba& network, const ImageSet& images,
                                    const BatchAssembler& assembler,
                                    const EvaluationSettings& settings) {
-  const EvaluationMode mode(network);
+  const EvaluationMode mode(*network);
   Evaluation evaluation;
-  evaluation.images = images.count;
+  evaluation.examples = images.count;
   Tally tally{&evaluation};
   for (int64_t first = 0; first < images.count; first += settings.batch) {
     if (settings.stop && settings.stop()) return std::nullopt;
@@ -90,7 +76,7 @@ json to_json(const Evaluation& evaluation) {
   return {{"top1", evaluation.top1},
           {"top5", evaluation.top5},
           {"loss", evaluation.loss},
-          {"images", evaluation.images},
+          {"images", evaluation.examples},
           {"confusion", evaluation.confusion}};
 }
 

@@ -1,4 +1,4 @@
-// How well a network does on labelled images.
+// How well a network does on labelled images, and the figures that say so for any task.
 #pragma once
 
 #include <cstdint>
@@ -25,9 +25,10 @@ struct Mistake {
 };
 
 struct Evaluation {
-  int64_t images = 0;
+  int64_t examples = 0;       // images, or answers about sequences
   double loss = 0;            // mean cross entropy, without label smoothing
   double top1 = 0, top5 = 0;  // 0..1; top5 counts the label among the five likeliest classes
+  // Of images only:
   std::vector<std::vector<int64_t>> confusion;  // [true class][predicted class]
   std::vector<Mistake> mistakes;                // the most confident first
 };
@@ -37,6 +38,21 @@ struct EvaluationSettings {
   int64_t mistakes = 0;             // how many to keep
   std::function<bool()> stop = {};  // asked before every batch
   Compute compute = {};             // where the network is
+};
+
+// Evaluation mode of a network for as long as the object lives.
+class EvaluationMode {
+ public:
+  explicit EvaluationMode(torch::nn::Module& network)
+      : network_(network), was_training_(network.is_training()) {
+    network_.eval();
+  }
+  ~EvaluationMode() { network_.train(was_training_); }
+  EvaluationMode(const EvaluationMode&) = delete;
+
+ private:
+  torch::nn::Module& network_;
+  bool was_training_;
 };
 
 // Runs the network in evaluation mode and without gradients; its mode is restored. `images` must be

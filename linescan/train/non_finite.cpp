@@ -12,9 +12,9 @@ int64_t bad_values(const at::Tensor& tensor) {
   return tensor.defined() ? tensor.numel() - at::isfinite(tensor).sum().item<int64_t>() : 0;
 }
 
-std::string find_bad_activation(VMamba& network, const at::Tensor& input) {
+std::string find_bad_activation(const std::function<void(const PartObserver&)>& run) {
   std::string finding;
-  network->forward(input, [&](const std::string& part, const at::Tensor& output) {
+  run([&](const std::string& part, const at::Tensor& output) {
     if (!finding.empty()) return;
     if (const int64_t bad = bad_values(output); bad > 0)
       finding =
@@ -27,12 +27,18 @@ std::string find_bad_activation(VMamba& network, const at::Tensor& input) {
 }  // namespace
 
 std::string find_non_finite(VMamba& network, const at::Tensor& input) {
+  return find_non_finite(*network,
+                         [&](const PartObserver& observe) { network->forward(input, observe); });
+}
+
+std::string find_non_finite(torch::nn::Module& network,
+                            const std::function<void(const PartObserver&)>& run) {
   const at::NoGradGuard no_grad;
-  const auto parameters = network->named_parameters().pairs();
+  const auto parameters = network.named_parameters().pairs();
   for (const auto& [name, parameter] : parameters)
     if (const int64_t bad = bad_values(parameter); bad > 0)
       return fmt::format("parameter {} has {} values that are not finite", name, bad);
-  if (std::string finding = find_bad_activation(network, input); !finding.empty()) return finding;
+  if (std::string finding = find_bad_activation(run); !finding.empty()) return finding;
   const auto found = std::find_if(parameters.rbegin(), parameters.rend(), [](const auto& item) {
     return bad_values(item.second.grad()) > 0;
   });

@@ -16,4 +16,8 @@ namespace linescan {
 // step in question.
 std::string find_non_finite(VMamba& network, const at::Tensor& input);
 
+// The same for any network; `run` runs it and reports its parts.
+std::string find_non_finite(torch::nn::Module& network,
+                            const std::function<void(const PartObserver&)>& run);
+
 }  // namespace linescan

@@ -49,9 +49,9 @@ int percent_of(double fraction) {
   return std::isfinite(fraction) ? static_cast<int>(std::clamp(fraction, 0.0, 1.0) * 100) : 0;
 }
 
-std::string rate_text(double images_per_s) {
-  return images_per_s < 10 ? fmt::format("{:.1f} images/s", images_per_s)
-                           : fmt::format("{:.0f} images/s", images_per_s);
+std::string rate_text(double rate, std::string_view examples) {
+  return rate < 10 ? fmt::format("{:.1f} {}/s", rate, examples)
+                   : fmt::format("{:.0f} {}/s", rate, examples);
 }
 
 // A piece of the line and how much it matters: 0 goes last.
@@ -65,7 +65,8 @@ std::vector<Field> fields_of(const ProgressFacts& facts) {
   std::vector<Field> fields;
   const double left = remaining_seconds(facts);
   if (std::isfinite(left)) fields.push_back({0, fmt::format("ETA {}", clock_text(left))});
-  if (std::isfinite(facts.images_per_s)) fields.push_back({4, rate_text(facts.images_per_s)});
+  if (std::isfinite(facts.images_per_s))
+    fields.push_back({4, rate_text(facts.images_per_s, facts.examples)});
   if (std::isfinite(facts.loss)) fields.push_back({1, fmt::format("loss {:.3f}", facts.loss)});
   if (std::isfinite(facts.accuracy))
     fields.push_back({3, fmt::format("acc {:.1f}%", 100 * facts.accuracy)});

@@ -26,10 +26,11 @@ struct ProgressFacts {
   double seconds = 0;   // of training so far
   int64_t step = 0;
   int64_t epoch = 0;
-  double images_per_s = kUnknown;
+  double images_per_s = kUnknown;  // or sequences, as `examples` says
   double loss = kUnknown;
-  double accuracy = kUnknown;      // on training images, 0..1
-  double val_accuracy = kUnknown;  // the latest, on held-out images, 0..1
+  double accuracy = kUnknown;      // on training examples, 0..1
+  double val_accuracy = kUnknown;  // the latest, on held-out examples, 0..1
+  std::string_view examples = "images";
 };
 
 // What the stream at the other end can do.

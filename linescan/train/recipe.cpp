@@ -9,10 +9,10 @@ namespace linescan {
 
 std::vector<Option> Recipe::options() {
   return {
-      {"epochs", &epochs, "budget in passes over the training images"},
+      {"epochs", &epochs, "budget in passes over the training examples"},
       {"minutes", &minutes, "budget in minutes of training steps"},
-      {"batch", &batch, "images a step"},
-      {"limit_train", &limit_train, "use only so many training images (0: all)"},
+      {"batch", &batch, "examples a step"},
+      {"limit_train", &limit_train, "use only so many training examples (0: all)"},
       {"seed", &seed, "seed of weights, order and augmentation"},
       {"threads", &threads, "threads (0: one a core)"},
       {"device", &device, "cpu, cuda or cuda:N"},
@@ -31,7 +31,7 @@ std::vector<Option> Recipe::options() {
       {"ema", &ema, "decay of the averaged weights (0: none)"},
       {"flip", &flip, "mirror half of the training images"},
       {"shift", &shift, "move training images by up to so many pixels"},
-      {"eval_every", &eval_every, "epochs between evaluations on the held-out images"},
+      {"eval_every", &eval_every, "epochs between evaluations on held-out examples"},
       {"keep", &keep, "checkpoints kept besides last and best"},
       {"log_every", &log_every, "steps between lines of metrics"},
       {"save_minutes", &save_minutes, "minutes after which a checkpoint is written anyway"},

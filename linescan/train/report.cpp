@@ -22,8 +22,7 @@ std::string report_page(const std::filesystem::path& run) {
                       report::escape_html(data.name), report::kStyle);
   page += report::headline_section(data);
   page += report::curves_section(data);
-  page += report::classes_section(data);
-  page += report::mistakes_section(data);
+  if (data.about_images) page += report::classes_section(data) + report::mistakes_section(data);
   page += report::tables_section(data);
   page += fmt::format("</main>\n<script>{}</script>\n</body></html>\n", report::kScript);
   return page;

@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 
@@ -119,8 +121,9 @@ std::string rate_chart(const Metrics& metrics, const Scale& steps) {
   return drawn(chart, nice_scale(0, range.high * factor, 4));
 }
 
-std::string throughput_chart(const Metrics& metrics, const Scale& steps) {
-  LineChart chart = chart_of("Throughput", "images per second", steps);
+std::string throughput_chart(const Metrics& metrics, const Scale& steps, bool images) {
+  LineChart chart =
+      chart_of("Throughput", images ? "images per second" : "sequences per second", steps);
   const std::vector<Point> raw = points_of(metrics.train, &TrainRow::images_per_s);
   add_smoothed(&chart, "mean", "train", raw);
   chart.tall = false;
@@ -158,14 +161,14 @@ std::string curves_section(const RunData& run) {
   std::string body = "<div class=\"pair\">";
   body += loss_chart(metrics, steps) + accuracy_chart(metrics, steps);
   body += "</div><div class=\"trio\">";
-  body += rate_chart(metrics, steps) + throughput_chart(metrics, steps) +
+  body += rate_chart(metrics, steps) + throughput_chart(metrics, steps, run.about_images) +
           gradient_chart(metrics, steps);
   body += "</div>";
-  return section(
-      kTitle,
-      "Faint lines are values as logged, strong lines their mean over a twentieth of the "
-      "run. Validation images are held out from training.",
-      body);
+  return section(kTitle,
+                 fmt::format("Faint lines are values as logged, strong lines their mean over a "
+                             "twentieth of the run. Validation {} are held out from training.",
+                             run.about_images ? "images" : "sequences"),
+                 body);
 }
 
 }  // namespace linescan::report

@@ -179,7 +179,7 @@ Evaluation read_evaluation(const fs::path& path) {
   evaluation.top1 = number(object, "top1");
   evaluation.top5 = number(object, "top5");
   evaluation.loss = number(object, "loss");
-  evaluation.images = number(object, "images");
+  evaluation.images = number(object, object.contains("answers") ? "answers" : "images");
   if (!read_confusion(object.value("confusion", json::array()), &evaluation.confusion)) {
     evaluation.confusion.clear();
     evaluation.note = fmt::format("{} has a confusion matrix that is not a square table of counts.",
@@ -228,6 +228,8 @@ RunData read_run(const fs::path& run) {
   data.evaluation = read_evaluation(run / "evaluation.json");
   data.config = read_config(run / "config.toml");
   data.machine = read_machine(run / "machine.json");
+  for (const auto& [name, value] : data.config.rows)
+    if (name == "task") data.about_images = value == "images";
   return data;
 }
 

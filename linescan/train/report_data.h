@@ -47,7 +47,8 @@ struct Mistake {
 
 struct Evaluation {
   std::string note;
-  double top1 = kAbsent, top5 = kAbsent, loss = kAbsent, images = kAbsent;
+  double top1 = kAbsent, top5 = kAbsent, loss = kAbsent;
+  double images = kAbsent;  // or answers about sequences
   std::vector<std::string> classes;
   std::vector<std::vector<int64_t>> confusion;  // [true class][predicted class], square
   std::vector<Mistake> mistakes;                // most confident first
@@ -65,6 +66,8 @@ struct RunData {
   Evaluation evaluation;
   Table config;  // flattened: "model.dims" -> "32,64"
   Table machine;
+
+  bool about_images = true;  // or about sequences, which have neither classes nor pictures
 };
 
 // Throws InvalidArgument only if `run` is not a folder.

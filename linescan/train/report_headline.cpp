@@ -69,8 +69,8 @@ std::string main_figure(const RunData& run, double top1) {
       return R"(<div class="main"><p class="big">–</p><p>Not tested yet.</p></div>)";
     return fmt::format(
         R"(<div class="main"><p class="big">{}</p><p><b>validation accuracy</b> so far. )"
-        "The test images have not been looked at yet.</p></div>",
-        percent_text(validation));
+        "The test {} have not been looked at yet.</p></div>",
+        percent_text(validation), run.about_images ? "images" : "sequences");
   }
   std::string text = fmt::format(
       R"(<div class="main"><p class="big">{:.2f}<span> %</span></p><p><b>test accuracy</b>, top-1)",
@@ -78,8 +78,9 @@ std::string main_figure(const RunData& run, double top1) {
   const double images = run.evaluation.images;
   if (images >= 1 && top1 >= 0 && top1 <= 1) {
     const Interval interval = wilson_interval(top1, images);
-    text += fmt::format("<br>{} images; 95&nbsp;% interval {:.1f}–{}", value_text(images),
-                        100 * interval.low, percent_text(interval.high));
+    text += fmt::format("<br>{} {}; 95&nbsp;% interval {:.1f}–{}", value_text(images),
+                        run.about_images ? "images" : "answers", 100 * interval.low,
+                        percent_text(interval.high));
   }
   return text + "</p></div>";
 }
@@ -115,7 +116,9 @@ std::string headline_section(const RunData& run) {
   append_fact(&out, "training time", duration_text(seconds));
   const bool has_rate = std::isfinite(summary.images_per_s);
   append_fact(&out, "training speed",
-              value_text(summary.images_per_s) + (has_rate ? " images/s" : ""));
+              value_text(summary.images_per_s) + (!has_rate          ? ""
+                                                  : run.about_images ? " images/s"
+                                                                     : " sequences/s"));
   append_fact(&out, "parameters", short_count_text(summary.parameters));
   out += "</dl></section>\n";
   if (!summary.note.empty())

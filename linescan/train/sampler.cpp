@@ -23,7 +23,7 @@ Sampler::Sampler(int64_t count, int64_t batch_size, uint64_t seed)
   if (batch_size < 1)
     throw_error<InvalidArgument>("train: batch is {}, expected at least 1", batch_size);
   if (batch_size > count)
-    throw_error<InvalidArgument>("train: batch is {}, expected at most the {} training images",
+    throw_error<InvalidArgument>("train: batch is {}, expected at most the {} training examples",
                                  batch_size, count);
   batches_per_epoch_ = count / batch_size;
 }

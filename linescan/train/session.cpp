@@ -10,10 +10,10 @@
 #include "linescan/files/toml.h"
 #include "linescan/train/checkpoint.h"
 #include "linescan/train/checkpoint_folder.h"
-#include "linescan/train/evaluate.h"
 #include "linescan/train/machine.h"
 #include "linescan/train/report.h"
 #include "linescan/train/run_folder.h"
+#include "linescan/train/task.h"
 
 namespace linescan {
 
@@ -45,32 +45,33 @@ int64_t count_parameters(const torch::nn::Module& network) {
   return count;
 }
 
-// Judges the best checkpoint on the test images and writes summary, evaluation and report. Empty if
+// Judges the best checkpoint on the test examples and writes summary, evaluation and report. Empty if
 // a signal cut it off.
-std::optional<double> conclude(const fs::path& run, const RunConfig& config, const Dataset& data,
+std::optional<double> conclude(const fs::path& run, const RunConfig& config, const Task& task,
                                const Trainer& trainer, const TrainingHooks& hooks) {
   const TrainingState& state = trainer.state();
   const Compute& compute = trainer.compute();
-  TrainedModel best = load_trained(find_checkpoint(run, "best"), compute.device);
+  Network best = task.make_network();
+  load_trained_weights(find_checkpoint(run, "best"), *best.module);
+  best.module->to(compute.device);
   const auto stop = [&] { return hooks.stop_signal != nullptr && hooks.stop_signal->load() != 0; };
-  const auto evaluation = evaluate(
-      best.network, data.test, BatchAssembler(data.normalisation),
+  const auto evaluation = task.evaluate(
+      best, Split::kTest,
       {.batch = config.recipe.batch, .mistakes = kGallery, .stop = stop, .compute = compute});
   if (!evaluation) return std::nullopt;
-  const double images = static_cast<double>(state.step * config.recipe.batch);
-  write_json_file(run / "evaluation.json",
-                  evaluation_document(*evaluation, data.test, data.classes));
+  const auto examples = static_cast<double>(state.step * config.recipe.batch);
+  write_json_file(run / "evaluation.json", task.document(*evaluation));
   // The summary comes last of the numbers: its presence says that the run is finished.
   write_json_file(run / kSummaryFile, {{"test_top1", evaluation->top1},
                                        {"test_top5", evaluation->top5},
                                        {"test_loss", evaluation->loss},
                                        {"training_seconds", state.seconds},
-                                       {"images_per_s", images / state.seconds},
+                                       {"images_per_s", examples / state.seconds},
                                        {"steps", state.step},
-                                       {"epochs", images / data.train.count},
+                                       {"epochs", examples / task.examples()},
                                        {"best_val_top1", state.best_top1},
                                        {"model", config.model},
-                                       {"parameters", count_parameters(*best.network)}});
+                                       {"parameters", count_parameters(*best.module)}});
   write_report(run);
   return evaluation->top1;
 }
@@ -82,9 +83,9 @@ std::string where(const Compute& compute) {
 }
 
 SessionResult finish(Trainer& trainer, const fs::path& run, const RunConfig& config,
-                     const Dataset& data, const TrainingHooks& hooks) {
+                     const Task& task, const TrainingHooks& hooks) {
   if (!trainer.run()) return {run, SessionEnd::kStopped};
-  const std::optional<double> top1 = conclude(run, config, data, trainer, hooks);
+  const std::optional<double> top1 = conclude(run, config, task, trainer, hooks);
   if (!top1) return {run, SessionEnd::kStopped};
   return {run, SessionEnd::kFinished, *top1};
 }
@@ -93,18 +94,16 @@ SessionResult begin(const SessionRequest& request, const TrainingHooks& hooks) {
   RunConfig config = make_config(request.options);
   // Refused before the data are read, and again, for good, when the folder is made.
   if (request.run && fs::exists(*request.run)) create_run_folder(*request.run);
-  const Dataset data = load_dataset(config.data, config.recipe.limit_train);
-  fit_to_data(&config, request.options, data.train, data.classes.size());
+  const std::unique_ptr<Task> task = make_task(&config, &request.options);
   set_threads(config.recipe);
-  Trainer trainer(config, data, hooks);
+  Trainer trainer(config, *task, hooks);
   if (request.run) create_run_folder(*request.run);
   const fs::path run = request.run ? *request.run : create_numbered_run_folder("runs");
   describe_run(run, config, trainer.compute());
-  say(hooks, fmt::format("training {} on {} images of {}, {} held out, in {}{}", config.model,
-                         data.train.count, config.data, data.held_out.count, run.string(),
+  say(hooks, fmt::format("training {} on {}, in {}{}", config.model, task->summary(), run.string(),
                          where(trainer.compute())));
   trainer.start(run);
-  return finish(trainer, run, config, data, hooks);
+  return finish(trainer, run, config, *task, hooks);
 }
 
 SessionResult go_on(const SessionRequest& request, const TrainingHooks& hooks) {
@@ -120,13 +119,13 @@ SessionResult go_on(const SessionRequest& request, const TrainingHooks& hooks) {
     if (!fs::exists(run / "report.html")) write_report(run);  // killed before it was written
     return {run, SessionEnd::kWasFinished};
   }
-  const RunConfig config = resumed_config(load_config(checkpoint), request.options);
-  const Dataset data = load_dataset(config.data, config.recipe.limit_train);
+  RunConfig config = resumed_config(load_config(checkpoint), request.options);
+  const std::unique_ptr<Task> task = make_task(&config);
   set_threads(config.recipe);
-  Trainer trainer(config, data, hooks);
+  Trainer trainer(config, *task, hooks);
   trainer.resume(run);
   say(hooks, fmt::format("going on with {} from step {}", run.string(), trainer.state().step));
-  return finish(trainer, run, config, data, hooks);
+  return finish(trainer, run, config, *task, hooks);
 }
 
 }  // namespace

@@ -23,7 +23,7 @@ struct SessionResult {
   double test_top1 = 0;  // if finished
 };
 
-// Trains, evaluates the best checkpoint on the test images, and writes the files of the run folder:
+// Trains, evaluates the best checkpoint on the test examples, and writes the files of the run folder:
 // config.toml, machine.json, metrics.jsonl, events, checkpoints/, evaluation.json, summary.json,
 // report.html. A new run makes its folder only after everything else about it has been checked.
 // Sets the number of threads of the process. Throws InvalidArgument, IoError and NotFinite as the

@@ -10,9 +10,7 @@
 #include "linescan/base/error.h"
 #include "linescan/train/checkpoint.h"
 #include "linescan/train/checkpoint_folder.h"
-#include "linescan/train/evaluate.h"
 #include "linescan/train/machine.h"
-#include "linescan/train/non_finite.h"
 #include "linescan/train/schedule.h"
 #include "linescan/version.h"
 
@@ -34,34 +32,33 @@ constexpr std::size_t kMostStarted = 10;
 
 // The generator is seeded before the weights are drawn, on the CPU, so the seed decides them on
 // every device.
-VMamba make_network(const RunConfig& config, const Compute& compute) {
+Network make_network(const Task& task, const RunConfig& config, const Compute& compute) {
   seed_generator(config.recipe.seed);
-  VMamba network(config.network);
+  Network network = task.make_network();
   if (compute.on_gpu()) {
     seed_generator(config.recipe.seed, compute.device);
-    network->to(compute.device);
+    network.module->to(compute.device);
   }
   return network;
 }
 
 }  // namespace
 
-Trainer::Trainer(const RunConfig& config, const Dataset& data, TrainingHooks hooks)
+Trainer::Trainer(const RunConfig& config, const Task& task, TrainingHooks hooks)
     : config_(config),
       compute_(open_compute(config.recipe.device, config.recipe.precision)),
-      data_(data),
+      task_(task),
       hooks_(std::move(hooks)),
-      sampler_(data.train.count, config.recipe.batch, config.recipe.seed),
-      assembler_(data.normalisation),
-      network_(make_network(config, compute_)),
-      optimizer_(*network_, config.recipe),
-      step_(config_.recipe, compute_, network_, optimizer_, hooks_.message) {
+      sampler_(task.examples(), config.recipe.batch, config.recipe.seed),
+      network_(make_network(task, config, compute_)),
+      optimizer_(*network_.module, config.recipe),
+      step_(config_.recipe, compute_, network_.forward, optimizer_, hooks_.message) {
   if (config.recipe.ema > 0) {
     const std::vector<uint8_t> generator = generator_state();  // its weights are not drawn, copied
-    averaged_ = VMamba(config.network);
+    averaged_ = task.make_network();
     set_generator_state(generator);
-    averaged_->to(compute_.device);
-    average_.emplace(*network_, *averaged_);
+    averaged_.module->to(compute_.device);
+    average_.emplace(*network_.module, *averaged_.module);
   }
   state_.threads = at::get_num_threads();
   state_.instruction_set = instruction_sets();
@@ -80,7 +77,8 @@ void Trainer::resume(const fs::path& run) {
   run_ = run;
   const TrainingState here = state_;
   state_ = load_checkpoint(find_checkpoint(run, "last"),
-                           {network_.get(), averaged_.get(), &optimizer_}, compute_.device);
+                           {network_.module.get(), averaged_.module.get(), &optimizer_},
+                           compute_.device);
   if (step_.loss_scale() && state_.loss_scale > 0)
     step_.loss_scale()->restore(state_.loss_scale, state_.loss_scale_steps);
   const bool same_device = state_.device == here.device && state_.precision == here.precision;
@@ -105,7 +103,7 @@ void Trainer::resume(const fs::path& run) {
 }
 
 bool Trainer::run() {
-  network_->train();
+  network_.module->train();
   Clock::time_point last_save = Clock::now();
   while (state_.evaluation_due || !budget_spent()) {
     if (!state_.evaluation_due) {
@@ -145,23 +143,8 @@ bool Trainer::evaluation_falls_due() const {
   return budget_spent() || (epoch_ended && state_.sampler.epoch % config_.recipe.eval_every == 0);
 }
 
-at::Tensor Trainer::make_images(const Started& batch) const {
-  const ImageSet& images = data_.train;
-  const Recipe& recipe = config_.recipe;
-  const at::Tensor result = empty_for_upload(
-      {static_cast<int64_t>(batch.indices.size()), images.channels, images.height, images.width},
-      at::kFloat, compute_);
-  assembler_.augmented(images, batch.indices, {recipe.flip, recipe.shift}, recipe.seed, batch.epoch,
-                       result.mutable_data_ptr<float>());
-  return result;
-}
-
-at::Tensor Trainer::make_labels(const Started& batch) const {
-  at::Tensor labels =
-      empty_for_upload({static_cast<int64_t>(batch.indices.size())}, at::kLong, compute_);
-  int64_t* out = labels.mutable_data_ptr<int64_t>();
-  for (int64_t index : batch.indices) *out++ = data_.train.labels[index];
-  return labels;
+Batch Trainer::make_batch(const Started& batch) const {
+  return task_.batch(batch.indices, batch.epoch, compute_);
 }
 
 void Trainer::step() {
@@ -172,7 +155,8 @@ void Trainer::step() {
   const Started& batch =
       started_.emplace_back(Started{.indices = {indices.begin(), indices.end()}, .epoch = epoch});
   const double lr = learning_rate(recipe, state_.progress);
-  step_.run(make_images(batch), make_labels(batch), lr);
+  const auto [inputs, labels] = make_batch(batch);
+  step_.run(inputs, labels, lr);
   // On a GPU the average follows a bad step too, until it is read: nothing is saved before that.
   if (average_) average_->update(ema_decay(recipe, state_.step));
 
@@ -210,25 +194,25 @@ void Trainer::settle() {
 
 // `which` of the started steps was the first bad one.
 void Trainer::report_non_finite(std::size_t which, const TrainingStep::Reading& reading) {
-  const at::Tensor images = make_images(started_[which]);
+  const auto [inputs, labels] = make_batch(started_[which]);
   // The gradients in place are those of the last step.
-  if (which + 1 < started_.size()) step_.repeat(images, make_labels(started_[which]));
+  if (which + 1 < started_.size()) step_.repeat(inputs, labels);
   throw_error<NotFinite>(
       "train: step {} has loss {} and gradient norm {}: {}; the last good checkpoint is {}",
       state_.step - static_cast<int64_t>(started_.size() - which) + 1, reading.loss, reading.norm,
-      find_non_finite(network_, to_device(images, compute_)),
+      task_.find_non_finite(network_, to_device(inputs, compute_)),
       find_checkpoint(run_, "last").string());
 }
 
 void Trainer::log_interval(int64_t epoch, double lr) {
   const auto [steps, correct, loss, seconds] = std::exchange(state_.interval, {});
-  const double images = static_cast<double>(steps * config_.recipe.batch);
+  const auto examples = static_cast<double>(steps * config_.recipe.batch);
   const TrainMetrics metrics = {.step = state_.step,
                                 .epoch = epoch,
                                 .loss = loss / steps,
-                                .accuracy = correct / images,
+                                .accuracy = correct / (examples * task_.answers()),
                                 .lr = lr,
-                                .images_per_s = images / seconds,
+                                .images_per_s = examples / seconds,
                                 .grad_norm = latest_norm_,
                                 .seconds = state_.seconds};
   facts_.loss = metrics.loss;
@@ -241,9 +225,9 @@ void Trainer::log_interval(int64_t epoch, double lr) {
 bool Trainer::evaluate_held_out() {
   const EvaluationSettings settings = {
       .batch = config_.recipe.batch, .stop = [this] { return stopped(); }, .compute = compute_};
-  const auto plain = evaluate(network_, data_.held_out, assembler_, settings);
+  const auto plain = task_.evaluate(network_, Split::kHeldOut, settings);
   std::optional<Evaluation> averaged;
-  if (plain && average_) averaged = evaluate(averaged_, data_.held_out, assembler_, settings);
+  if (plain && average_) averaged = task_.evaluate(averaged_, Split::kHeldOut, settings);
   if (!plain || (average_ && !averaged)) return false;
 
   HeldOutMetrics metrics = {.step = state_.step,
@@ -277,7 +261,8 @@ void Trainer::save() {
   }
   // A checkpoint of this step exists if a signal came during its evaluation; it never changes.
   if (!fs::exists(checkpoint_path(folder, state_.step)))
-    save_checkpoint(folder, {network_.get(), averaged_.get(), &optimizer_}, state_, config_, data_);
+    save_checkpoint(folder, {network_.module.get(), averaged_.module.get(), &optimizer_}, state_,
+                    config_, task_.describe());
   link_checkpoint(folder, "last", state_.step);
   if (state_.best_step == state_.step) link_checkpoint(folder, "best", state_.step);
   prune_checkpoints(folder, config_.recipe.keep);
@@ -286,6 +271,7 @@ void Trainer::save() {
 void Trainer::report_progress() const {
   if (!hooks_.progress) return;
   ProgressFacts facts = facts_;
+  facts.examples = task_.noun();
   facts.fraction = std::min(1.0, state_.progress);
   facts.seconds = state_.seconds;
   facts.step = state_.step;

@@ -1,4 +1,4 @@
-// The training loop: batches in, updates, evaluations on the held-out images and checkpoints out,
+// The training loop: batches in, updates, evaluations on held-out examples and checkpoints out,
 // until the budget is spent or a signal asks to stop.
 //
 // Every number depends on the configuration, the data and the machine alone (threads and
@@ -13,16 +13,14 @@
 #include <optional>
 #include <string>
 
-#include "linescan/models/networks/vmamba.h"
 #include "linescan/train/average.h"
-#include "linescan/train/batch.h"
 #include "linescan/train/config.h"
-#include "linescan/train/dataset.h"
 #include "linescan/train/metrics.h"
 #include "linescan/train/optimizer.h"
 #include "linescan/train/progress.h"
 #include "linescan/train/sampler.h"
 #include "linescan/train/state.h"
+#include "linescan/train/task.h"
 #include "linescan/train/training_step.h"
 
 namespace linescan {
@@ -36,9 +34,9 @@ struct TrainingHooks {
 
 class Trainer {
  public:
-  // `config` must be complete (fit_to_data) and valid; `data` must outlive the trainer. Makes the
+  // `config` must be complete (make_task) and valid; `task` must outlive the trainer. Makes the
   // network from the seed; touches no file. Throws InvalidArgument where batch and data do not fit.
-  Trainer(const RunConfig& config, const Dataset& data, TrainingHooks hooks);
+  Trainer(const RunConfig& config, const Task& task, TrainingHooks hooks);
 
   // Begins a new run in its folder, which must exist, with the checkpoint of step 0.
   void start(const std::filesystem::path& run);
@@ -67,8 +65,7 @@ class Trainer {
     std::vector<int64_t> indices;
     int64_t epoch;
   };
-  at::Tensor make_images(const Started& batch) const;
-  at::Tensor make_labels(const Started& batch) const;
+  Batch make_batch(const Started& batch) const;
   void step();
   void settle();
   [[noreturn]] void report_non_finite(std::size_t which, const TrainingStep::Reading& reading);
@@ -79,14 +76,13 @@ class Trainer {
 
   RunConfig config_;
   Compute compute_;
-  const Dataset& data_;
+  const Task& task_;
   TrainingHooks hooks_;
   std::filesystem::path run_;
 
   Sampler sampler_;
-  BatchAssembler assembler_;
-  VMamba network_;
-  VMamba averaged_{nullptr};  // null without EMA
+  Network network_;
+  Network averaged_;  // empty without EMA
   std::optional<WeightAverage> average_;
   AdamW optimizer_;
   TrainingStep step_;

@@ -14,11 +14,11 @@ at::Tensor one_if(const at::Tensor& condition) { return condition.to(at::kFloat)
 
 }  // namespace
 
-TrainingStep::TrainingStep(const Recipe& recipe, const Compute& compute, VMamba network,
+TrainingStep::TrainingStep(const Recipe& recipe, const Compute& compute, Forward forward,
                            AdamW& optimizer, std::function<void(const std::string&)> message)
     : recipe_(recipe),
       compute_(compute),
-      network_(std::move(network)),
+      forward_(std::move(forward)),
       optimizer_(optimizer),
       message_(std::move(message)),
       may_record_(recipe.graph && compute.on_gpu()) {
@@ -31,21 +31,21 @@ TrainingStep::TrainingStep(const Recipe& recipe, const Compute& compute, VMamba 
   failed_ = at::zeros({1}, floats);
 }
 
-void TrainingStep::load(const at::Tensor& images, const at::Tensor& labels) {
-  if (!images_.defined() || images_.sizes() != images.sizes()) {
-    images_ = at::empty_like(images, images.options().device(compute_.device).pinned_memory(false));
+void TrainingStep::load(const at::Tensor& inputs, const at::Tensor& labels) {
+  if (!inputs_.defined() || inputs_.sizes() != inputs.sizes()) {
+    inputs_ = at::empty_like(inputs, inputs.options().device(compute_.device).pinned_memory(false));
     labels_ = at::empty_like(labels, labels.options().device(compute_.device).pinned_memory(false));
   }
-  images_.copy_(images, /*non_blocking=*/true);
+  inputs_.copy_(inputs, /*non_blocking=*/true);
   labels_.copy_(labels, /*non_blocking=*/true);
 }
 
 at::Tensor TrainingStep::propagate() {
   optimizer_.clear_gradients();
-  at::Tensor logits;  // [batch, classes]
+  at::Tensor logits;  // [answers, classes]
   {
     const ComputeScope scope(compute_);
-    logits = network_->forward(images_).to(at::kFloat);
+    logits = forward_(inputs_).to(at::kFloat);
   }
   const at::Tensor loss = at::cross_entropy_loss(logits, labels_, {}, at::Reduction::Mean,
                                                  /*ignore_index=*/-100, recipe_.label_smoothing);
@@ -95,14 +95,14 @@ void TrainingStep::record_or_run() {
   ++plain_steps_;
 }
 
-void TrainingStep::run(const at::Tensor& images, const at::Tensor& labels, double lr) {
-  load(images, labels);
+void TrainingStep::run(const at::Tensor& inputs, const at::Tensor& labels, double lr) {
+  load(inputs, labels);
   lr_.fill_(lr);
   record_or_run();
 }
 
-void TrainingStep::repeat(const at::Tensor& images, const at::Tensor& labels) {
-  load(images, labels);
+void TrainingStep::repeat(const at::Tensor& inputs, const at::Tensor& labels) {
+  load(inputs, labels);
   propagate();
 }
 

@@ -13,7 +13,6 @@
 
 #include "linescan/binding/gpu_runtime.h"
 #include "linescan/models/compute.h"
-#include "linescan/models/networks/vmamba.h"
 #include "linescan/train/loss_scale.h"
 #include "linescan/train/optimizer.h"
 #include "linescan/train/recipe.h"
@@ -22,16 +21,19 @@ namespace linescan {
 
 class TrainingStep {
  public:
-  // All of them must outlive the step. `message` hears when the step cannot be recorded.
-  TrainingStep(const Recipe& recipe, const Compute& compute, VMamba network, AdamW& optimizer,
+  // Inputs of a batch -> logits [answers, classes] of the network that the optimizer updates.
+  using Forward = std::function<at::Tensor(const at::Tensor& inputs)>;
+
+  // Recipe and optimizer must outlive the step. `message` hears when the step cannot be recorded.
+  TrainingStep(const Recipe& recipe, const Compute& compute, Forward forward, AdamW& optimizer,
                std::function<void(const std::string&)> message = {});
 
-  // images [batch, channels, height, width] float32 and labels [batch] int64, on the CPU; one batch
-  // size for all steps.
-  void run(const at::Tensor& images, const at::Tensor& labels, double lr);
+  // What the network takes, and labels [answers] int64 with -100 where nothing is asked, on the CPU;
+  // one batch size for all steps.
+  void run(const at::Tensor& inputs, const at::Tensor& labels, double lr);
 
   // Forward and backward alone: the gradients of a step, its update left out.
-  void repeat(const at::Tensor& images, const at::Tensor& labels);
+  void repeat(const at::Tensor& inputs, const at::Tensor& labels);
 
   // What the steps since the last reading came to. Waits for the device.
   struct Reading {
@@ -46,7 +48,7 @@ class TrainingStep {
   std::optional<LossScale>& loss_scale() { return scale_; }
 
  private:
-  void load(const at::Tensor& images, const at::Tensor& labels);
+  void load(const at::Tensor& inputs, const at::Tensor& labels);
   at::Tensor propagate();  // -> number of right answers; loss_ and the gradients are set
   void compute_and_update();
   void update(const at::Tensor& correct);
@@ -54,12 +56,12 @@ class TrainingStep {
 
   const Recipe& recipe_;
   Compute compute_;
-  VMamba network_;
+  Forward forward_;
   AdamW& optimizer_;
   std::function<void(const std::string&)> message_;
   std::optional<LossScale> scale_;
 
-  at::Tensor images_, labels_;  // a graph reads them where they are
+  at::Tensor inputs_, labels_;  // a graph reads them where they are
   at::Tensor lr_;               // [], float32 on a GPU as the fused kernel wants it, else float64
   at::Tensor loss_;
   at::Tensor totals_;  // float64 [3]: good steps, their losses, their right answers

@@ -130,3 +130,84 @@ def depthwise_conv(x, weight, bias=None, silu=True):
     Differentiable in every tensor.
     """
     return torch.ops.linescan.depthwise_conv(x, weight, bias, silu)
+
+
+def causal_conv1d(x, weight, bias=None, initial_state=None, cu_seqlens=None, silu=True):
+    """Short convolution of every channel by itself, looking back in time only, SiLU behind it if
+    `silu`; returns (out, final_state).
+
+    out[t] = bias + sum_j weight[:, j] x[t - (width - 1) + j]; times before the first read the state.
+
+    x, out                      [batch, length, channels]
+    weight, bias                [channels, width] with width 2 to 4, [channels] or None
+    initial_state, final_state  [sequences, channels, width - 1], the newest last
+    cu_seqlens                  [sequences + 1], int32 or int64: packs sequences along the length of a
+                                batch of one; if None, every batch item is a sequence
+
+    Differentiable in every floating tensor, final_state included.
+    """
+    return torch.ops.linescan.causal_conv1d(x, weight, bias, initial_state, cu_seqlens, silu)
+
+
+def causal_conv1d_step(x, weight, bias=None, *, state, silu=True):
+    """One token of causal_conv1d: advances `state` in place and returns the token's output.
+
+    x, result                   [batch, channels]
+    weight, bias                as in causal_conv1d
+    state                       [batch, channels, width - 1], overwritten
+
+    For inference: not differentiable.
+    """
+    return torch.ops.linescan.causal_conv1d_step(x, weight, bias, state=state, silu=silu)
+
+
+def gated_delta_rule(q, k, v, g, beta, *, scale=None, initial_state=None, cu_seqlens=None, A_log=None,
+                     dt_bias=None, qk_l2norm=False, beta_sigmoid=False, allow_neg_eigval=False,
+                     state_v_first=False, reverse=False, mode="auto"):
+    """Gated delta rule along the length; returns (o, final_state).
+
+    S[t] = exp(g[t]) S[t-1] + k[t] u[t]^T with u[t] = beta[t] (v[t] - exp(g[t]) S[t-1]^T k[t]);
+    o[t] = scale S[t]^T q[t].
+
+    q, k                        [batch, length, heads, K], K from 1 to 512
+    v, o                        [batch, length, value_heads, V], V from 1 to 512; value head j reads
+                                q and k of head j // (value_heads // heads)
+    g, beta                     [batch, length, value_heads]; g is float32 (float64 where q is), beta
+                                that or of the type of q
+    initial_state, final_state  [sequences, value_heads, K, V], or [.., V, K] if state_v_first
+    scale                       K ** -0.5 if None
+    cu_seqlens                  [sequences + 1], int32 or int64: packs sequences along the length of a
+                                batch of one; if None, every batch item is a sequence
+    A_log, dt_bias              [value_heads]: g becomes -exp(A_log) softplus(g + dt_bias)
+    qk_l2norm                   rows of q and k become x / sqrt(sum x^2 + 1e-6)
+    beta_sigmoid                beta becomes sigmoid(beta), 2 sigmoid(beta) if allow_neg_eigval
+    reverse                     from the last token of a sequence to its first
+    mode                        "chunk", "recurrent", or "auto": the faster one
+
+    Differentiable in every floating tensor, final_state included.
+    """
+    return torch.ops.linescan.gated_delta_rule(
+        q, k, v, g, beta, scale=scale, initial_state=initial_state, cu_seqlens=cu_seqlens,
+        A_log=A_log, dt_bias=dt_bias, qk_l2norm=qk_l2norm, beta_sigmoid=beta_sigmoid,
+        allow_neg_eigval=allow_neg_eigval, state_v_first=state_v_first, reverse=reverse, mode=mode)
+
+
+def gated_delta_rule_step(q, k, v, g, beta, pool, slots, *, scale=None, A_log=None, dt_bias=None,
+                          qk_l2norm=False, beta_sigmoid=False, allow_neg_eigval=False,
+                          state_v_first=False):
+    """One token of gated_delta_rule for each of `tokens` sequences whose states lie in a pool.
+
+    q, k                        [tokens, heads, K]
+    v, result                   [tokens, value_heads, V]
+    g, beta                     [tokens, value_heads]
+    pool                        [slots, value_heads, K, V], or [.., V, K] if state_v_first; token i
+                                overwrites pool[slots[i]]
+    slots                       [tokens], int32 or int64, none twice; a slot outside the pool stands
+                                for no sequence: its result is zero, no state changes
+
+    For inference: not differentiable.
+    """
+    return torch.ops.linescan.gated_delta_rule_step(
+        q, k, v, g, beta, pool, slots, scale=scale, A_log=A_log, dt_bias=dt_bias,
+        qk_l2norm=qk_l2norm, beta_sigmoid=beta_sigmoid, allow_neg_eigval=allow_neg_eigval,
+        state_v_first=state_v_first)

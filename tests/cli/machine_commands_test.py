@@ -35,8 +35,8 @@ class MachineCommands(unittest.TestCase):
         self.assertRegex(run("--version").stdout, r"^linescan \d+\.\d+\.\d+$")
         overview = run("--help").stdout
         self.assertLessEqual(max(map(len, overview.splitlines())), 80)
-        for command in ["train", "eval", "classify", "forward", "info", "device", "plan", "check",
-                        "bench"]:
+        for command in ["train", "eval", "classify", "generate", "forward", "info", "device", "plan",
+                        "check", "bench"]:
             self.assertIn(f"  {command}", overview)
             done = run(command, "--help")
             self.assertEqual(done.returncode, 0)
@@ -123,6 +123,12 @@ class MachineCommands(unittest.TestCase):
         one = self.document("plan", "ss2d", "--shape", shape + "0")
         self.assertEqual(four["forward"]["exponentials"], 4 * one["forward"]["exponentials"])
         self.assertIn("channel block", run("plan", "ss2d").stdout)
+        shape = "length=2048,heads=2,value_heads=4,V=512,mode="
+        rule = self.document("plan", "gated_delta_rule", "--shape", shape + "auto")
+        self.assertEqual(rule["forward"]["mode"], "chunk")
+        self.assertEqual(rule["backward"]["head_sums"], 2 * rule["backward"]["column_parts"])
+        self.assertIn("mode            recurrent",
+                      run("plan", "gated_delta_rule", "--shape", shape + "recurrent").stdout)
 
     def test_check_judges_every_instruction_set(self):
         document = self.document("check")
@@ -157,6 +163,8 @@ class MachineCommands(unittest.TestCase):
             (["plan", "ss2d", "--shape", "height=three"], "is 'three', expected an integer"),
             (["plan", "ss2d", "--shape", "height=-1"], "height is -1, expected 0 to"),
             (["plan", "ss2d", "--shape", "routes=16"], "routes is '16', expected"),
+            (["plan", "gated_delta_rule", "--shape", "mode=x"], "mode is 'x', expected auto, chunk"),
+            (["plan", "gated_delta_rule", "--shape", "heads=2,value_heads=3"], "do not divide 3"),
             (["plan", "ss2d", "--dtype", "float33"], "unknown --dtype 'float33'"),
             (["plan", "selective_scan", "--shape", "groups=7"], "7 groups, which do not divide"),
             (["plan", "selective_scan", "--layout", "sideways"], "expected length or channels"),

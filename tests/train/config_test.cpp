@@ -95,6 +95,24 @@ TEST(Config, AResumedRunKeepsItsOptions) {
     EXPECT_THROW(resumed_config(run, {{name, text}}), InvalidArgument) << name;
 }
 
+TEST(Config, TheTaskDecidesWhichOptionsThereAre) {
+  const RunConfig recall = make_config({{"items", "4"}, {"heads", "1"}, {"task", "recall"}});
+  EXPECT_EQ(recall.sequences.items, 4);
+  EXPECT_EQ(recall.language.heads, 1);
+  EXPECT_EQ(recall.recipe.minutes, 4);
+  const nlohmann::json document = to_json(recall);
+  EXPECT_EQ(document["sequences"]["items"], 4);
+  EXPECT_FALSE(document.contains("data"));
+  EXPECT_FALSE(document["recipe"].contains("flip"));
+  EXPECT_EQ(to_json(config_from_json(document, "test")), document);
+  EXPECT_TRUE(contains(refusal({{"task", "recall"}, {"dims", "8"}}), "unknown option 'dims'"));
+  EXPECT_TRUE(contains(refusal({{"items", "4"}}), "unknown option 'items'"));
+  EXPECT_TRUE(contains(refusal({{"task", "recal"}}), "did you mean 'recall'?"));
+  EXPECT_NO_THROW(resumed_config(recall, {{"task", "recall"}, {"threads", "2"}}));
+  EXPECT_THROW(resumed_config(recall, {{"task", "copying"}}), InvalidArgument);
+  EXPECT_THROW(resumed_config(recall, {{"items", "5"}}), InvalidArgument);
+}
+
 ImageSet gray_images(int64_t side) {
   ImageSet images;
   images.count = 1;

@@ -56,7 +56,7 @@ TEST(Evaluate, AgreesWithLibTorch) {
   const at::Tensor top5 = std::get<1>(logits.topk(5, 1)).eq(labels.unsqueeze(1)).any(1);
   // Batches of 5 and of 24 may sum in another order.
   EXPECT_NEAR(got->loss, loss, 1e-5);
-  EXPECT_EQ(got->images, count);
+  EXPECT_EQ(got->examples, count);
   EXPECT_DOUBLE_EQ(got->top1, best.eq(labels).sum().item<double>() / count);
   EXPECT_DOUBLE_EQ(got->top5, top5.sum().item<double>() / count);
   std::vector<std::vector<int64_t>> confusion(8, std::vector<int64_t>(8));

@@ -9,6 +9,7 @@
 #include "linescan/base/error.h"
 #include "linescan/train/checkpoint.h"
 #include "linescan/train/checkpoint_folder.h"
+#include "linescan/train/dataset.h"
 #include "linescan/train/evaluate.h"
 #include "linescan/train/session.h"
 #include "tests/train/tiny_run.h"

@@ -8,6 +8,8 @@
 
 #include <cmath>
 
+#include "linescan/models/networks/vmamba.h"
+
 namespace linescan {
 namespace {
 

@@ -15,14 +15,13 @@ constexpr Choice<ScanInit> kInits[] = {{"v0", ScanInit::kV0},
 constexpr double kSmallestStep = 1e-3, kLargestStep = 0.1, kFloor = 1e-4;
 constexpr double kSimpleScale = 0.1;  // of v1 and v2
 
-// Biases whose softplus is a time step drawn log-uniformly.
-at::Tensor log_uniform_steps(at::IntArrayRef sizes) {
+}  // namespace
+
+at::Tensor log_uniform_step_biases(at::IntArrayRef sizes) {
   const double low = std::log(kSmallestStep), high = std::log(kLargestStep);
   const at::Tensor step = at::empty(sizes).uniform_(low, high).exp_().clamp_min_(kFloor);
   return step + at::log(-at::expm1(-step));  // softplus^-1
 }
-
-}  // namespace
 
 ScanInit parse_scan_init(std::string_view name) { return read_choice(kInits, "ssm_init", name); }
 
@@ -52,7 +51,7 @@ ScanParameters make_scan_parameters(ScanInit init, int64_t groups, int64_t chann
       parameters.dt_proj_weight = init == ScanInit::kV0
                                       ? at::empty(weight_sizes).uniform_(-dt_bound, dt_bound)
                                       : at::full(weight_sizes, dt_bound);
-      parameters.dt_proj_bias = log_uniform_steps({groups, channels});
+      parameters.dt_proj_bias = log_uniform_step_biases({groups, channels});
       parameters.A_log =
           at::arange(1, states + 1, at::kFloat).log_().repeat({groups * channels, 1});
   }

@@ -25,4 +25,7 @@ struct ScanParameters {
 ScanParameters make_scan_parameters(ScanInit init, int64_t groups, int64_t channels, int64_t states,
                                     int64_t dt_rank);
 
+// Biases whose softplus is a time step drawn log-uniformly between 0.001 and 0.1.
+at::Tensor log_uniform_step_biases(at::IntArrayRef sizes);
+
 }  // namespace linescan

@@ -1,0 +1,111 @@
+"""The program's commands train, eval and generate on sequences as scripts use them.
+
+Run by CTest with the program's path in LINESCAN_PROGRAM. Needs nothing but Python itself.
+"""
+
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import tempfile
+import unittest
+
+PROGRAM = os.environ["LINESCAN_PROGRAM"]
+TINY = ["--set", "vocabulary=6", "--set", "length=8", "--set", "items=2", "--set", "hidden=32",
+        "--set", "layers=1", "--set", "heads=1", "--set", "head_dim=16", "--threads", "1"]
+
+
+def run(*arguments, **kwargs):
+    return subprocess.run([PROGRAM, *map(str, arguments)], capture_output=True, text=True,
+                          timeout=120, **kwargs)
+
+
+class SequenceCommands(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = pathlib.Path(tempfile.mkdtemp(prefix="linescan-cli-"))
+        cls.run_folder = cls.folder / "trained"
+        cls.trained = run("train", "--task", "copying", *TINY, "--epochs", 1, "--limit-train", 3200,
+                          "--batch", 16, "--lr", "0.01", "--set", "ema=0.9",
+                          "--run", cls.run_folder)
+
+    @classmethod
+    def tearDownClass(cls):
+        shutil.rmtree(cls.folder)
+
+    def assert_refused(self, result, *words, code=2):
+        """One line on standard error that has the words, nothing on standard output."""
+        self.assertEqual(result.returncode, code, result.stderr)
+        self.assertEqual(result.stdout, "")
+        lines = result.stderr.strip().splitlines()
+        self.assertEqual(len(lines), 1, result.stderr)
+        for word in words:
+            self.assertIn(word, lines[0])
+
+    def test_train_and_eval_agree(self):
+        self.assertEqual(self.trained.returncode, 0, self.trained.stderr)
+        self.assertIn("3200 sequences of copying an epoch", self.trained.stderr)
+        summary = json.loads((self.run_folder / "summary.json").read_text())
+        self.assertGreater(summary["test_top1"], 0.8)
+        self.assertEqual(summary["steps"], 200)
+        result = run("eval", self.run_folder, "--json")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        document = json.loads(result.stdout)
+        self.assertEqual(set(document), {"top1", "top5", "loss", "answers"})
+        self.assertEqual(document["top1"], summary["test_top1"])
+        self.assertIn("top-1", run("eval", self.run_folder).stdout)
+
+    def test_config_toml_repeats_the_options(self):
+        name = self.folder / "again"
+        result = run("train", "--config", self.run_folder / "config.toml", "--limit-train", 16,
+                     "--run", name)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn("16 sequences of copying", result.stderr)
+
+    def test_generate_streams_what_was_learnt(self):
+        right = 0
+        for number in range(10):
+            result = run("generate", self.run_folder, "--example", number, "--json")
+            self.assertEqual(result.returncode, 0, result.stderr)
+            document = json.loads(result.stdout)
+            self.assertEqual(len(document["prompt"]), 7)
+            self.assertEqual(len(document["generated"]), 2)
+            right += document["generated"] == document["expected"]
+        self.assertGreaterEqual(right, 6)
+        text = run("generate", self.run_folder, "--example", 9).stdout
+        words = [line.split() for line in text.splitlines()]
+        self.assertEqual([line[0] for line in words], ["prompt", "generated", "expected"])
+        self.assertEqual(list(map(int, words[1][1:])), document["generated"])
+
+    def test_generate_takes_prompts_lengths_and_seeds(self):
+        command = ["generate", self.run_folder, "--prompt", "0,3,0,5,0,0,1", "--json"]
+        document = json.loads(run(*command, "--tokens", 5).stdout)
+        self.assertEqual(document["prompt"], [0, 3, 0, 5, 0, 0, 1])
+        self.assertEqual(len(document["generated"]), 5)
+        self.assertNotIn("expected", document)
+        self.assertTrue(all(0 <= token < 6 for token in document["generated"]))
+
+        def drawn(seed):
+            return json.loads(run(*command, "--tokens", 30, "--temperature", 9, "--seed",
+                                  seed).stdout)["generated"]
+        self.assertEqual(drawn(1), drawn(1))
+        self.assertNotEqual(drawn(1), drawn(2))
+
+    def test_what_does_not_fit_is_refused(self):
+        never = ["--run", self.folder / "never"]
+        self.assert_refused(run("train", "--task", "recal", *never), "did you mean 'recall'?")
+        self.assert_refused(run("train", "--task", "recall", "--data", "x", *never),
+                            "unknown option 'data'")
+        self.assert_refused(run("train", "--task", "recall", "--set", "items=99", *never),
+                            "vocabulary is 64, expected 200")
+        self.assert_refused(run("generate", self.run_folder, "--prompt", "6"), "token 6")
+        self.assert_refused(run("generate", self.run_folder, "--prompt", "1;2"), "--prompt")
+        self.assert_refused(run("generate", self.run_folder, "--example", "-1"), "--example")
+        self.assert_refused(run("generate", self.run_folder, "--tokens", "-1"), "--tokens")
+        self.assert_refused(run("generate", self.folder / "nowhere"), "nowhere")
+        self.assert_refused(run("eval", self.run_folder, "--data", "fashion-mnist"), "no images")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,343 @@
+// The Gated DeltaNet layer against its equations written out in plain tensor operations, one token
+// after the other, in double; caches, padding and packed sequences against whole sequences.
+
+#include "linescan/models/layers/gated_delta_net.h"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <map>
+
+#include "linescan/base/error.h"
+#include "linescan/models/compute.h"
+#include "linescan/models/decay.h"
+
+namespace linescan {
+namespace {
+
+using Weights = std::map<std::string, at::Tensor>;
+
+GatedDeltaNetOptions small_options() {
+  return {.hidden_size = 10, .expand_v = 1.5, .head_dim = 4, .num_heads = 2, .num_v_heads = 4};
+}
+
+GatedDeltaNet make_layer(const GatedDeltaNetOptions& options, at::ScalarType type = at::kDouble) {
+  torch::manual_seed(5);
+  GatedDeltaNet layer(options);
+  {
+    const at::NoGradGuard no_grad;  // away from the values at which mistakes do not show
+    for (auto& item : layer->named_parameters())
+      if (item.key() == "o_norm.weight") item.value().uniform_(0.5, 1.5);
+  }
+  layer->to(type);
+  return layer;
+}
+
+Weights weights_of(const GatedDeltaNet& layer) {
+  Weights weights;
+  for (const auto& item : layer->named_parameters())
+    weights[item.key()] = item.value().detach().clone().requires_grad_();
+  return weights;
+}
+
+// y[t] = sum_j w[:, j] x[t - (width - 1) + j], then SiLU.
+at::Tensor plain_convolution(const at::Tensor& x, const Weights& weights, const std::string& name) {
+  if (!weights.contains(name + ".weight")) return at::silu(x);
+  const at::Tensor weight = weights.at(name + ".weight").squeeze(1);
+  const int64_t width = weight.size(1);
+  std::vector<at::Tensor> tokens;
+  for (int64_t t = 0; t < x.size(1); ++t) {
+    at::Tensor sum = at::zeros_like(x.select(1, 0));
+    for (int64_t tap = 0; tap < width; ++tap)
+      if (const int64_t from = t - (width - 1) + tap; from >= 0)
+        sum = sum + x.select(1, from) * weight.select(1, tap);
+    if (weights.contains(name + ".bias")) sum = sum + weights.at(name + ".bias");
+    tokens.push_back(sum / (1 + at::exp(-sum)));
+  }
+  return at::stack(tokens, 1);
+}
+
+at::Tensor plain_layer(const at::Tensor& x, const Weights& weights,
+                       const GatedDeltaNetOptions& options) {
+  const int64_t heads = options.num_heads, value_heads = options.value_heads();
+  const auto product = [&](const char* name) { return at::matmul(x, weights.at(name).t()); };
+  const auto mixed = [&](const char* projection, const char* convolution, int64_t count) {
+    return plain_convolution(product(projection), weights, convolution).unflatten(-1, {count, -1});
+  };
+  at::Tensor q = mixed("q_proj.weight", "q_conv1d", heads);
+  at::Tensor k = mixed("k_proj.weight", "k_conv1d", heads);
+  const at::Tensor v = mixed("v_proj.weight", "v_conv1d", value_heads);
+  const auto unit = [](const at::Tensor& t) {
+    return t / at::sqrt((t * t).sum(-1, /*keepdim=*/true) + 1e-6);
+  };
+  q = unit(q).repeat_interleave(value_heads / heads, 2);
+  k = unit(k).repeat_interleave(value_heads / heads, 2);
+  const at::Tensor beta =
+      (options.allow_neg_eigval ? 2 : 1) / (1 + at::exp(-product("b_proj.weight")));
+  const at::Tensor g = -at::exp(weights.at("A_log")) *
+                       at::log(1 + at::exp(product("a_proj.weight") + weights.at("dt_bias")));
+
+  at::Tensor state =
+      at::zeros({x.size(0), value_heads, options.head_dim, options.value_dim()}, x.options());
+  std::vector<at::Tensor> outputs;
+  for (int64_t t = 0; t < x.size(1); ++t) {
+    const at::Tensor key = k.select(1, t).unsqueeze(-1), query = q.select(1, t).unsqueeze(-1);
+    state = state * at::exp(g.select(1, t)).unsqueeze(-1).unsqueeze(-1);
+    const at::Tensor error = v.select(1, t) - (state * key).sum(2);
+    state = state + key * (beta.select(1, t).unsqueeze(-1) * error).unsqueeze(2);
+    outputs.push_back((state * query).sum(2) / std::sqrt(static_cast<double>(options.head_dim)));
+  }
+  at::Tensor o = at::stack(outputs, 1);  // [batch, length, value_heads, V]
+  o = o / at::sqrt((o * o).mean(-1, /*keepdim=*/true) + options.norm_eps) *
+      weights.at("o_norm.weight");
+  if (options.use_gate) {
+    const at::Tensor gate = product("g_proj.weight").unflatten(-1, {value_heads, -1});
+    o = o * gate / (1 + at::exp(-gate));
+  }
+  return at::matmul(o.flatten(-2), weights.at("o_proj.weight").t());
+}
+
+void expect_close(const at::Tensor& got, const at::Tensor& expected, double tolerance,
+                  const std::string& what) {
+  ASSERT_EQ(got.sizes(), expected.sizes()) << what;
+  const double error = (got - expected).abs().max().item<double>();
+  EXPECT_LE(error, tolerance * std::max(1.0, expected.abs().max().item<double>())) << what;
+}
+
+TEST(GatedDeltaNet, HasTheParametersOfThePublishedLayer) {
+  const auto sizes_of = [](const GatedDeltaNetOptions& options) {
+    std::map<std::string, std::vector<int64_t>> sizes;
+    const GatedDeltaNet layer = make_layer(options);
+    for (const auto& item : layer->named_parameters())
+      sizes[item.key()] = item.value().sizes().vec();
+    EXPECT_TRUE(layer->buffers().empty());
+    return sizes;
+  };
+  std::map<std::string, std::vector<int64_t>> expected = {{"A_log", {4}},
+                                                          {"dt_bias", {4}},
+                                                          {"q_proj.weight", {8, 10}},
+                                                          {"k_proj.weight", {8, 10}},
+                                                          {"v_proj.weight", {24, 10}},
+                                                          {"a_proj.weight", {4, 10}},
+                                                          {"b_proj.weight", {4, 10}},
+                                                          {"g_proj.weight", {24, 10}},
+                                                          {"o_proj.weight", {10, 24}},
+                                                          {"q_conv1d.weight", {8, 1, 4}},
+                                                          {"k_conv1d.weight", {8, 1, 4}},
+                                                          {"v_conv1d.weight", {24, 1, 4}},
+                                                          {"o_norm.weight", {6}}};
+  GatedDeltaNetOptions options = small_options();
+  EXPECT_EQ(sizes_of(options), expected);
+  options.conv_bias = true;
+  options.use_gate = false;
+  expected.erase("g_proj.weight");
+  expected["q_conv1d.bias"] = expected["k_conv1d.bias"] = {8};
+  expected["v_conv1d.bias"] = {24};
+  EXPECT_EQ(sizes_of(options), expected);
+  options.use_short_conv = false;
+  for (const char* name : {"q", "k", "v"}) {
+    expected.erase(std::string(name) + "_conv1d.weight");
+    expected.erase(std::string(name) + "_conv1d.bias");
+  }
+  EXPECT_EQ(sizes_of(options), expected);
+  // The published defaults: 6 hidden_size^2 parameters, give or take the small ones.
+  const GatedDeltaNet published(GatedDeltaNetOptions{});
+  int64_t count = 0;
+  for (const at::Tensor& parameter : published->parameters()) count += parameter.numel();
+  EXPECT_NEAR(static_cast<double>(count), 6.0 * 2048 * 2048, 0.005 * 6 * 2048 * 2048);
+}
+
+TEST(GatedDeltaNet, StartsFromThePublishedValuesWhichAreNotDecayed) {
+  torch::manual_seed(1);
+  GatedDeltaNet layer(
+      GatedDeltaNetOptions{.hidden_size = 16, .head_dim = 2, .num_heads = 1000, .conv_bias = true});
+  for (const auto& item : layer->named_parameters()) {
+    const at::Tensor value = item.value().detach();
+    if (item.key() == "A_log") {
+      EXPECT_LE(at::exp(value).max().item<double>(), 16);
+      EXPECT_NEAR(at::exp(value).mean().item<double>(), 8, 0.6);  // 4 deviations of 0.146
+      EXPECT_FALSE(has_weight_decay(item.key(), value));
+    } else if (item.key() == "dt_bias") {
+      const at::Tensor step = at::softplus(value);
+      EXPECT_GE(step.min().item<double>(), 0.9e-3);
+      EXPECT_LE(step.max().item<double>(), 0.101);
+      EXPECT_NEAR(at::log(step).mean().item<double>(), std::log(1e-2), 0.17);
+      EXPECT_FALSE(has_weight_decay(item.key(), value));
+    } else if (item.key().ends_with("_proj.weight")) {  // like PyTorch's Linear
+      EXPECT_LE(value.abs().max().item<double>(), 1 / std::sqrt(value.size(1)));
+      EXPECT_TRUE(has_weight_decay(item.key(), value));
+    } else if (item.key().find("_conv1d") != std::string::npos) {
+      EXPECT_LE(value.abs().max().item<double>(), 0.5);
+    } else {
+      EXPECT_EQ(item.key(), "o_norm.weight");
+      EXPECT_TRUE(at::equal(value, at::ones_like(value)));
+      EXPECT_FALSE(has_weight_decay(item.key(), value));
+    }
+  }
+}
+
+TEST(GatedDeltaNet, AgreesWithPlainTensorOperationsInValueAndGradients) {
+  std::vector<GatedDeltaNetOptions> cases(6, small_options());
+  cases[1].use_gate = false;
+  cases[2].use_short_conv = false;
+  cases[3].allow_neg_eigval = true;
+  cases[3].conv_bias = true;
+  cases[3].conv_size = 3;
+  cases[4].num_v_heads = 0;
+  cases[4].expand_v = 2;
+  cases[4].mode = "chunk";
+  cases[5].mode = "recurrent";
+  for (std::size_t number = 0; number < cases.size(); ++number) {
+    SCOPED_TRACE(number);
+    GatedDeltaNet layer = make_layer(cases[number]);
+    const Weights weights = weights_of(layer);
+    const at::Tensor x = torch::randn({2, 21, 10}, at::kDouble).requires_grad_();
+    const at::Tensor same = x.detach().clone().requires_grad_();
+    const at::Tensor got = layer->forward(x);
+    const at::Tensor expected = plain_layer(same, weights, cases[number]);
+    expect_close(got, expected, 1e-12, "y");
+    const at::Tensor upstream = torch::randn_like(got);
+    got.backward(upstream);
+    expected.backward(upstream);
+    expect_close(x.grad(), same.grad(), 1e-10, "gradient of x");
+    for (const auto& item : layer->named_parameters())
+      expect_close(item.value().grad(), weights.at(item.key()).grad(), 1e-10, item.key());
+  }
+}
+
+TEST(GatedDeltaNet, CacheGivesTheWholeSequenceInAnyPieces) {
+  for (const bool short_conv : {true, false}) {
+    GatedDeltaNetOptions options = small_options();
+    options.use_short_conv = short_conv;
+    GatedDeltaNet layer = make_layer(options);
+    const at::Tensor x = torch::randn({3, 12, 10}, at::kDouble);
+    const at::Tensor whole = layer->forward(x).detach();
+    for (const bool with_gradients : {false, true}) {
+      const at::AutoGradMode mode(with_gradients);
+      GatedDeltaNetCache cache;
+      std::vector<at::Tensor> pieces;
+      int64_t begin = 0;
+      for (const int64_t length : {2, 1, 1, 5, 1, 2}) {
+        pieces.push_back(layer->forward(x.narrow(1, begin, length), {}, &cache));
+        begin += length;
+        EXPECT_EQ(cache.offset, begin);
+      }
+      expect_close(at::cat(pieces, 1), whole, 1e-12, "pieces");
+    }
+  }
+}
+
+TEST(GatedDeltaNet, PaddingIsSkippedWhereverItStands) {
+  GatedDeltaNet layer = make_layer(small_options());
+  const at::Tensor x = torch::randn({3, 7, 10}, at::kDouble);
+  const at::Tensor mask = at::ones({3, 7}, at::kLong);
+  mask[0].narrow(0, 0, 3).zero_();  // in front, behind, and everything
+  mask[1].narrow(0, 5, 2).zero_();
+  mask[2].zero_();
+  GatedDeltaNetCache cache;
+  const at::Tensor got = layer->forward(x, mask, &cache);
+  EXPECT_EQ(cache.offset, 7);
+  const auto alone = [&](int64_t item, int64_t begin, int64_t length) {
+    return layer->forward(x.narrow(0, item, 1).narrow(1, begin, length))[0];
+  };
+  expect_close(got[0].narrow(0, 3, 4), alone(0, 3, 4), 1e-12, "padding in front");
+  expect_close(got[1].narrow(0, 0, 5), alone(1, 0, 5), 1e-12, "padding behind");
+  EXPECT_EQ(got.mul(mask.eq(0).unsqueeze(-1)).abs().max().item<double>(), 0);
+
+  // The cache stands behind the last token of each, so one token more goes on from there.
+  const at::Tensor next = torch::randn({3, 1, 10}, at::kDouble);
+  const at::Tensor more = layer->forward(next, {}, &cache);
+  const at::Tensor joined = at::cat({x.narrow(0, 1, 1).narrow(1, 0, 5), next.narrow(0, 1, 1)}, 1);
+  expect_close(more[1], layer->forward(joined)[0].narrow(0, 5, 1), 1e-12, "next token");
+  expect_close(more[2], layer->forward(next.narrow(0, 2, 1))[0], 1e-12, "first token");
+}
+
+TEST(GatedDeltaNet, PackedSequencesAreSequencesOnTheirOwn) {
+  GatedDeltaNet layer = make_layer(small_options());
+  const at::Tensor x = torch::randn({1, 11, 10}, at::kDouble);
+  const at::Tensor got = layer->forward_packed(x, torch::tensor({0, 4, 4, 11}, at::kInt));
+  expect_close(got.narrow(1, 0, 4), layer->forward(x.narrow(1, 0, 4)), 1e-12, "first");
+  expect_close(got.narrow(1, 4, 7), layer->forward(x.narrow(1, 4, 7)), 1e-12, "last");
+}
+
+// 65 538 pairs of batch item and head: one grid dimension of a GPU ends at 65 535. Takes 9 s and 4 GB.
+TEST(GatedDeltaNet, ALargeBatchEqualsItsHalves) {
+  GatedDeltaNet layer =
+      make_layer({.hidden_size = 128, .head_dim = 16, .num_heads = 6}, at::kFloat);
+  const at::Tensor x = torch::randn({10923, 32, 128}).requires_grad_();
+  const at::Tensor upstream = torch::randn({10923, 32, 128});
+  const auto run = [&](int64_t begin, int64_t count) {  // -> y, gradient of x
+    const at::Tensor part = x.detach().narrow(0, begin, count).requires_grad_();
+    const at::Tensor y = layer->forward(part);
+    y.backward(upstream.narrow(0, begin, count));
+    return std::pair(y.detach(), part.grad());
+  };
+  const auto gradients = [&] {
+    std::vector<at::Tensor> taken;
+    for (at::Tensor& parameter : layer->parameters()) {
+      taken.push_back(parameter.grad());
+      parameter.mutable_grad().reset();
+    }
+    return taken;
+  };
+  const auto [whole, whole_gradient] = run(0, 10923);
+  const std::vector<at::Tensor> of_whole = gradients();
+  for (const auto& [begin, count] : {std::pair<int64_t, int64_t>{0, 5462}, {5462, 5461}}) {
+    const auto [half, half_gradient] = run(begin, count);
+    // Products may cut their sums elsewhere, so the last bits may differ.
+    expect_close(whole.narrow(0, begin, count), half, 1e-5, "y");
+    expect_close(whole_gradient.narrow(0, begin, count), half_gradient, 1e-5, "gradient of x");
+  }
+  const std::vector<at::Tensor> of_halves = gradients();  // summed over both
+  for (std::size_t i = 0; i < of_whole.size(); ++i)
+    EXPECT_LE((of_whole[i] - of_halves[i]).norm().item<double>(),
+              1e-4 * of_whole[i].norm().item<double>());
+}
+
+TEST(GatedDeltaNet, RunsUnderAutocast) {
+  GatedDeltaNet layer = make_layer(small_options(), at::kFloat);
+  const at::Tensor x = torch::randn({2, 9, 10});
+  const at::Tensor wide = layer->forward(x);
+  at::Tensor narrow;
+  {
+    const ComputeScope scope({.precision = Precision::kBf16});
+    narrow = layer->forward(x);
+  }
+  EXPECT_EQ(narrow.scalar_type(), at::kBFloat16);
+  expect_close(narrow.to(at::kFloat), wide, 0.05, "y");
+  narrow.to(at::kFloat).sum().backward();
+  for (const auto& item : layer->named_parameters())
+    EXPECT_EQ(item.value().grad().scalar_type(), at::kFloat) << item.key();
+}
+
+TEST(GatedDeltaNet, NamesOptionsThatDoNotFit) {
+  const auto message = [](auto&& spoil) {
+    GatedDeltaNetOptions options = small_options();
+    spoil(options);
+    try {
+      options.validate();
+    } catch (const InvalidArgument& error) {
+      return std::string(error.what());
+    }
+    return std::string("accepted");
+  };
+  EXPECT_EQ(message([](auto&) {}), "accepted");
+  EXPECT_EQ(message([](auto& o) { o.num_heads = 0; }),
+            "gated_delta_net: num_heads is 0, expected 1 or more");
+  EXPECT_EQ(message([](auto& o) { o.num_v_heads = 3; }),
+            "gated_delta_net: num_v_heads is 3, expected a multiple of num_heads 2, or 0");
+  EXPECT_EQ(message([](auto& o) { o.expand_v = 1.1; }),
+            "gated_delta_net: expand_v is 1.1, expected a multiple of 1 / 4 that makes value heads "
+            "of a whole size (head_dim 4)");
+  EXPECT_EQ(message([](auto& o) { o.head_dim = 400; }),
+            "gated_delta_net: head_dim is 400 and a value head 600, expected at most 512 for both");
+  EXPECT_EQ(message([](auto& o) { o.conv_size = 5; }),
+            "gated_delta_net: conv_size is 5, expected 2 to 4");
+  GatedDeltaNet layer = make_layer(small_options());
+  EXPECT_THROW(layer->forward(torch::randn({2, 3, 9}, at::kDouble)), InvalidArgument);
+  EXPECT_THROW(layer->forward(torch::randn({2, 3, 10}, at::kDouble), at::ones({2, 4})),
+               InvalidArgument);
+}
+
+}  // namespace
+}  // namespace linescan

@@ -27,6 +27,7 @@ nlohmann::json own_fields(const Ss2dGpuPlan& plan) {
           {"tile_columns", plan.tile_columns},
           {"chunks", plan.chunks},
           {"pieces", plan.pieces},
+          {"packed", plan.packed},
           {"slice", plan.slice},
           {"channel_groups", plan.channel_groups}};
 }

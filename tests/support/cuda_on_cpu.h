@@ -127,7 +127,6 @@ inline void barrier_arrive(int barrier, int threads) {
   on_cpu::named_barrier(barrier, threads, false);
 }
 
-inline void copy_async_16(void* shared, const void* global) { std::memcpy(shared, global, 16); }
 inline void commit_copies() {}
 template <int kPending>
 void wait_copies() {}

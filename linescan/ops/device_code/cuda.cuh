@@ -60,13 +60,7 @@ __device__ __forceinline__ void barrier_arrive(int barrier, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
 
-// 16 bytes from global to shared memory without passing registers; both 16-byte aligned.
-__device__ __forceinline__ void copy_async_16(void* shared, const void* global) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(
-                   static_cast<unsigned>(__cvta_generic_to_shared(shared))),
-               "l"(global)
-               : "memory");
-}
+// See copies.cuh for the copies that these close and wait for.
 __device__ __forceinline__ void commit_copies() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }

@@ -59,12 +59,6 @@ __device__ __forceinline__ void multiply_half(float (&d)[4], const FragmentA<Flo
                                               uint32_t b, const float (&c)[4]) {
   mma_f16_half(d, a.words, b, c);
 }
-// A is zero but for a few ones.
-template <typename T>
-__device__ __forceinline__ void multiply_selector(float (&d)[4], const FragmentA<T>& a,
-                                                  const FragmentB<T>& b, const float (&c)[4]) {
-  multiply(d, a, b, c);
-}
 
 // ---- float32: pieces ---------------------------------------------------------------------------
 
@@ -99,9 +93,8 @@ struct FragmentB<float> {
 };
 
 // Two tf32 products of depth 8: the first takes a lane's k numbers 0 and 1, the second 2 and 3.
-template <int kPiecesA>
-__device__ __forceinline__ void multiply_pieces(float (&d)[4], const FragmentA<float>& a,
-                                                const FragmentB<float>& b, const float (&c)[4]) {
+__device__ __forceinline__ void multiply(float (&d)[4], const FragmentA<float>& a,
+                                         const FragmentB<float>& b, const float (&c)[4]) {
 #pragma unroll
   for (int i = 0; i < 4; ++i) d[i] = c[i];
 #pragma unroll
@@ -111,9 +104,9 @@ __device__ __forceinline__ void multiply_pieces(float (&d)[4], const FragmentA<f
     for (int i = 0; i < 4; ++i) rest_a[i] = a.values[i & 1][2 * half + (i >> 1)];
 #pragma unroll
     for (int i = 0; i < 2; ++i) rest_b[i] = b.values[2 * half + i];
-    uint32_t left[kPiecesA][4], right[3][2];
+    uint32_t left[3][4], right[3][2];
 #pragma unroll
-    for (int piece = 0; piece < kPiecesA; ++piece)
+    for (int piece = 0; piece < 3; ++piece)
 #pragma unroll
       for (int i = 0; i < 4; ++i) left[piece][i] = take_piece(rest_a[i]);
 #pragma unroll
@@ -123,17 +116,9 @@ __device__ __forceinline__ void multiply_pieces(float (&d)[4], const FragmentA<f
 #pragma unroll
     for (int order = 2; order >= 0; --order)  // small terms first
 #pragma unroll
-      for (int piece = 0; piece < kPiecesA && piece <= order; ++piece)
+      for (int piece = 0; piece <= order; ++piece)
         mma_tf32(d, left[piece], right[order - piece], d);
   }
-}
-__device__ __forceinline__ void multiply(float (&d)[4], const FragmentA<float>& a,
-                                         const FragmentB<float>& b, const float (&c)[4]) {
-  multiply_pieces<3>(d, a, b, c);
-}
-__device__ __forceinline__ void multiply_selector(float (&d)[4], const FragmentA<float>& a,
-                                                  const FragmentB<float>& b, const float (&c)[4]) {
-  multiply_pieces<1>(d, a, b, c);
 }
 
 }  // namespace linescan

@@ -4,9 +4,6 @@
 // of records are multiplied on the tensor cores; here a record stays in registers from its load to the
 // products, `kHalves` words of eight numbers for a column, and addresses advance with the lane.
 // kWhole: the lines of all routes are whole segments, walked from end to end in one tile.
-//
-// Steps are counted in units of ln 2: dt2 = softplus(delta) / ln 2, so that a = exp2(dt2 A) and no
-// other factor is needed; states and sums are then 1 / ln 2 times their size.
 #pragma once
 
 #include <type_traits>
@@ -16,7 +13,6 @@
 
 namespace linescan {
 
-inline constexpr float kLn2 = 0.693147181f;
 inline constexpr int kMostHalves = 9;  // ranks up to 70
 
 // How many eights of numbers a record has if the packed kernels can take the problem; else 0.

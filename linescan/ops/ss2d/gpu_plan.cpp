@@ -102,11 +102,12 @@ Ss2dGpuPlan plan(const Ss2dSize& size, Pass pass, const Gpu& gpu) {
   const int64_t carries = kGpuCarryFloats * size.states * static_cast<int64_t>(sizeof(float));
   plan.shared_carries = carries <= plan.shared_limit / 8;
   const int64_t carried = plan.shared_carries ? carries : 0;
-  const bool packed = size.states == 1 && size_of(size.dtype) == 2;  // and as launch_forward looks
-  const int64_t weights = packed && pass == Pass::kBackward ? gpu_weight_bytes(size.record()) : 0;
+  plan.packed = size.states == 1 && size_of(size.dtype) == 2;
+  const int64_t weights =
+      plan.packed && pass == Pass::kBackward ? gpu_weight_bytes(size.record()) : 0;
   const auto hand_over = [&](int64_t warps) {  // beside the sums, for either kind of kernels
     const int64_t general = gpu_transfer_bytes(warps) + carried;
-    return packed ? std::max(general, gpu_chain_bytes(plan.chunks) + weights) : general;
+    return plan.packed ? std::max(general, gpu_chain_bytes(plan.chunks) + weights) : general;
   };
   int64_t places = (plan.shared_limit - hand_over(kGpuMaxWarps)) / kPlaceBytes, sums = 0;
   do {
@@ -127,14 +128,15 @@ Ss2dGpuPlan plan(const Ss2dSize& size, Pass pass, const Gpu& gpu) {
     return std::min<int64_t>(32, gpu.shared_per_multiprocessor / (shared + kReservedBytes));
   };
   const int64_t most = pass == Pass::kBackward ? kGpuBackwardWarps
-                       : packed                ? kGpuPackedWarps
+                       : plan.packed           ? kGpuPackedWarps
                                                : kGpuMaxWarps;
-  const int64_t warps =
-      choose_warps(plan.chunks, blocks_of(sums + hand_over(1)), most, packed ? kGpuChains : most);
+  const int64_t warps = choose_warps(plan.chunks, blocks_of(sums + hand_over(1)), most,
+                                     plan.packed ? kGpuChains : most);
   plan.block = 32 * warps;
   plan.shared_bytes = sums + hand_over(warps);
-  plan.blocks_per_multiprocessor = std::min({blocks_of(plan.shared_bytes), most / warps,
-                                             packed && warps > 1 ? int64_t{kGpuChains} : most});
+  plan.blocks_per_multiprocessor =
+      std::min({blocks_of(plan.shared_bytes), most / warps,
+                plan.packed && warps > 1 ? int64_t{kGpuChains} : most});
   plan.warps_per_multiprocessor = plan.blocks_per_multiprocessor * warps;
 
   const Ss2dGpuWorkspace parts = gpu_workspace(size, plan);
@@ -164,10 +166,12 @@ std::string to_string(const Ss2dGpuPlan& plan) {
   std::string text = fmt::format(
       "ss2d {} on a GPU\n"
       "  variant         {}\n"
+      "  kernels         {}\n"
       "  tile            {} x {} pixels of {} channels, {} x {} tiles a plane\n",
       plan.pass == Pass::kForward ? "forward" : "backward",
       plan.pieces > 0 ? "tiled: the states at the tiles' borders are found first"
                       : "whole planes: one tile each",
+      plan.packed ? "packed, where sizes and strides are even; else general" : "general",
       plan.tile_height, plan.tile_width, kGpuChannels, plan.tile_rows, plan.tile_columns);
   if (plan.pieces > 0)
     text += fmt::format("  pieces          {}   parts of lines whose entering states come first\n",

@@ -21,9 +21,8 @@ inline constexpr int kGpuMaxWarps = 16;     // of a multiprocessor: 128 register
 inline constexpr int kGpuPackedWarps = 12;  // likewise, of the packed forward kernel: 168 registers
 inline constexpr int kGpuChains = 4;  // its blocks of several warps, each with 16 barriers of 64
 inline constexpr int kGpuBackwardWarps = 8;  // 255 registers
-inline constexpr int kGpuKeptHalves =
-    2;  // eights of numbers of a record up to which backward keeps
-        // dt_weight in registers
+// Eights of numbers of a record up to which the packed backward kernel keeps dt_weight in registers.
+inline constexpr int kGpuKeptHalves = 2;
 inline constexpr int kGpuMaxRoutes = 1024;  // their codes travel as kernel arguments
 
 // Floats of workspace for each state that enters a piece: the piece's effect, and the state.
@@ -34,8 +33,9 @@ struct Ss2dGpuPlan {
   int64_t tile_height = 0, tile_width = 0;  // of the plane, what one block sums in shared memory
   int64_t tile_rows = 0, tile_columns = 0;  // tiles of a plane; 1 x 1: no states cross tiles
   int64_t channel_groups = 0;
-  int64_t chunks = 0;  // of a route in a tile
-  int64_t pieces = 0;  // lines cut by tile borders, of the route that has most; 0 with one tile
+  int64_t chunks = 0;   // of a route in a tile
+  int64_t pieces = 0;   // lines cut by tile borders, of the route that has most; 0 with one tile
+  bool packed = false;  // half data and one state: packed kernels, if strides and sizes are even
   bool shared_carries = true;  // states from round to round in shared memory, else in the workspace
   int64_t slice = 0;           // images that one launch works through
   int64_t grid = 0, block = 0;  // of one full slice; threads

@@ -3,7 +3,8 @@
 //   dt2 = log2(1 + exp(dt_weight dts + dt_bias))          a = exp2(dt2 A)
 //   h[t] = a h[t-1] + dt2 B x[t]          y = ln 2 * sum over routes of (C h + D x / ln 2)
 //
-// The first route starts the sums in shared memory, the last one takes them to global memory. A block's
+// Steps are counted in units of ln 2, so that the exponential needs no other factor; states and sums
+// are then 1 / ln 2 times their size. The first route starts the sums in shared memory, the last one takes them to global memory. A block's
 // warps take the chunks of a route in turn and hand the state on from one to the next.
 //
 // Source:    docs/decisions/0011-ss2d-on-gpus.md.
@@ -20,6 +21,8 @@
 
 namespace linescan {
 namespace {
+
+constexpr float kLn2 = 0.693147181f;
 
 // Adds C h of a segment's steps to the sums; the last route's sums go to `out` instead.
 __device__ __forceinline__ void add_steps(const SumWalk& sums, const SegmentCursor& cursor,

@@ -186,8 +186,7 @@ void print(const SelectiveScanGpuPlan& plan, double ms) {
   fmt::print(
       "  {:8} {:7.3f} ms  {:5.0f} GB/s  {:3.0f} % of floor {:.3f}   {}lanes a row {:2}, {} warps, "
       "{} shares, {} parts, {} states, {} warps/SM{}\n",
-      plan.pass == Pass::kForward ? "forward" : "backward", ms,
-      static_cast<double>(plan.bytes) / ms * 1e-6, 100 * floor / ms, floor,
+      name_of(plan.pass), ms, static_cast<double>(plan.bytes) / ms * 1e-6, 100 * floor / ms, floor,
       plan.one_state     ? "one state, "
       : plan.many_states ? "many states, "
                          : "",

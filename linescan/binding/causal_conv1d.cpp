@@ -109,11 +109,8 @@ Results forward_meta(const Tensor& x, const Tensor& weight, const OptionalTensor
 Gradients backward_meta(const OptionalTensor&, const OptionalTensor&, const Tensor& x,
                         const Tensor& weight, const OptionalTensor& bias,
                         const OptionalTensor& initial_state, const OptionalTensor&, bool) {
-  const auto like = [&](const OptionalTensor& tensor) {
-    return given(tensor) ? at::empty_like(*tensor) : at::empty({0}, x.options());
-  };
-  return {at::empty_like(x), at::empty_symint(weight.sym_sizes(), weight.options()), like(bias),
-          like(initial_state)};
+  return {at::empty_like(x), at::empty_symint(weight.sym_sizes(), weight.options()),
+          gradient_like(bias, x), gradient_like(initial_state, x)};
 }
 
 Tensor step_meta(const Tensor& x, const Tensor&, const OptionalTensor&, Tensor&, bool) {
@@ -131,8 +128,8 @@ class CausalConv1dFunction : public torch::autograd::Function<CausalConv1dFuncti
                                                 const OptionalTensor& cu_seqlens, bool silu) {
     at::AutoDispatchBelowADInplaceOrView below;
     auto [out, final_state] = causal_conv1d(x, weight, bias, initial_state, cu_seqlens, silu);
-    ctx->save_for_backward({x, weight, bias.value_or(Tensor()), initial_state.value_or(Tensor()),
-                            cu_seqlens.value_or(Tensor())});
+    ctx->save_for_backward(
+        {x, weight, or_undefined(bias), or_undefined(initial_state), or_undefined(cu_seqlens)});
     ctx->saved_data["silu"] = silu;
     ctx->set_materialize_grads(false);
     return {out, final_state};

@@ -35,7 +35,7 @@ CausalConv1dCall::CausalConv1dCall(const Tensor& x, const Tensor& weight_in,
     expect_device(kName, argument, tensor, x.device());
     return tensor;
   };
-  const at::ScalarType parameter = x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  const at::ScalarType parameter = parameter_type(x);
   weight = expect_here("weight", weight_in).to(parameter).contiguous();
   if (given(bias_in)) bias = expect_here("bias", *bias_in).to(parameter).contiguous();
   problem.x = view_of(kName, "x", x);
@@ -71,6 +71,12 @@ CausalConv1dBackwardCall::CausalConv1dBackwardCall(const OptionalTensor& grad_ou
     *kept = at::empty_like(like);
     return view_of(kName, "gradient", *kept);
   };
+  if (given(grad_out_in)) expect_sizes(kName, "gradient of out", *grad_out_in, x.sizes());
+  if (given(grad_final_state)) {
+    const int64_t sequences = given(cu_seqlens) ? cu_seqlens->numel() - 1 : x.size(0);
+    expect_sizes(kName, "gradient of final_state", *grad_final_state,
+                 {sequences, x.size(2), weight.size(1) - 1});
+  }
   gradients.out = upstream("gradient of out", grad_out_in, &grad_out);
   gradients.final_state = upstream("gradient of final_state", grad_final_state, &grad_final);
   gradients.x = result(x, &gx);

@@ -112,7 +112,7 @@ class DepthwiseConvFunction : public torch::autograd::Function<DepthwiseConvFunc
   static Tensor forward(torch::autograd::AutogradContext* ctx, const Tensor& x,
                         const Tensor& weight, const OptionalTensor& bias, bool silu) {
     at::AutoDispatchBelowADInplaceOrView below;
-    ctx->save_for_backward({x, weight, bias.value_or(Tensor())});
+    ctx->save_for_backward({x, weight, or_undefined(bias)});
     ctx->saved_data["silu"] = silu;
     return conv_op().call(x, weight, bias, silu);
   }

@@ -143,7 +143,7 @@ struct Call {
 };
 
 at::TensorOptions parameter_options(const Tensor& q) {
-  return q.options().dtype(q.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
+  return q.options().dtype(parameter_type(q));
 }
 
 OutAndState empty_results(const Tensor& q, const Tensor& v, const OptionalTensor& cu_seqlens,
@@ -196,6 +196,10 @@ Gradients8 backward_device(const OptionalTensor& grad_o, const OptionalTensor& g
   const Call call(q, k, v, g, beta, scale, initial_state, cu_seqlens, A_log, dt_bias, qk_l2norm,
                   beta_sigmoid, allow_neg_eigval, state_v_first, reverse, "auto");
   const GatedDeltaRuleProblem& problem = call.problem;
+  const auto [o, final_state] = empty_results(q, v, cu_seqlens, state_v_first);
+  if (given(grad_o)) expect_sizes(kName, "grad_o", *grad_o, o.sizes());
+  if (given(grad_final_state))
+    expect_sizes(kName, "grad_final_state", *grad_final_state, final_state.sizes());
   auto results = empty_gradients(q, k, v, g, beta, initial_state, A_log, dt_bias);
   auto& [gq, gk, gv, gg, gbeta, ginitial, gA_log, gdt_bias] = results;
   const auto wanted = [](const TensorView& input, const Tensor& gradient) {
@@ -305,9 +309,6 @@ class GatedDeltaRuleFunction : public torch::autograd::Function<GatedDeltaRuleFu
                                               cu_seqlens,
                                               reverse,
                                               std::string(mode)});
-    const auto or_undefined = [](const OptionalTensor& tensor) {
-      return tensor.value_or(Tensor());
-    };
     ctx->save_for_backward({q, k, v, g, beta, or_undefined(initial_state), or_undefined(A_log),
                             or_undefined(dt_bias), or_undefined(cu_seqlens)});
     ctx->saved_data["scale"] = scale;

@@ -39,10 +39,6 @@ TORCH_LIBRARY_FRAGMENT(linescan, m) {
 
 namespace {
 
-at::ScalarType statistics_type(const Tensor& x) {
-  return x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-}
-
 void check_parameters(const Tensor& x, const OptionalTensor& weight, const OptionalTensor& bias) {
   if (x.dim() < 1 || !x.is_floating_point())
     throw_error<InvalidArgument>(
@@ -69,7 +65,7 @@ Tensors norm_cpu(const Tensor& x, const OptionalTensor& weight, const OptionalTe
                  double epsilon, std::optional<at::ScalarType> out_dtype) {
   c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   check_parameters(x, weight, bias);
-  const at::ScalarType type = statistics_type(x);
+  const at::ScalarType type = parameter_type(x);
   auto [out, mean, rstd] = at::native_layer_norm(x.contiguous().to(type), {x.size(-1)},
                                                  cast(weight, type), cast(bias, type), epsilon);
   return {out.to(out_dtype.value_or(x.scalar_type())), mean.squeeze(-1), rstd.squeeze(-1)};
@@ -79,7 +75,7 @@ Tensors norm_backward_cpu(const Tensor& grad_out, const Tensor& x, const Tensor&
                           const Tensor& rstd, const OptionalTensor& weight,
                           const OptionalTensor& skip) {
   c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
-  const at::ScalarType type = statistics_type(x);
+  const at::ScalarType type = parameter_type(x);
   const OptionalTensor gamma = cast(weight, type);
   // The bias itself plays no part in its gradient; its shape does.
   auto [gx, gweight, gbias] = at::native_layer_norm_backward(
@@ -98,7 +94,7 @@ Tensors norm_meta(const Tensor& x, const OptionalTensor& weight, const OptionalT
                   std::optional<at::ScalarType> out_dtype) {
   check_parameters(x, weight, bias);
   const auto row_sizes = x.sym_sizes().slice(0, x.dim() - 1);
-  const at::TensorOptions statistics = x.options().dtype(statistics_type(x));
+  const at::TensorOptions statistics = x.options().dtype(parameter_type(x));
   return {at::empty_symint(x.sym_sizes(), x.options().dtype(out_dtype.value_or(x.scalar_type()))),
           at::empty_symint(row_sizes, statistics), at::empty_symint(row_sizes, statistics)};
 }
@@ -128,7 +124,7 @@ class LayerNormFunction : public torch::autograd::Function<LayerNormFunction> {
                                                 std::optional<at::ScalarType> out_dtype) {
     at::AutoDispatchBelowADInplaceOrView below;
     auto [out, mean, rstd] = norm_op().call(x, weight, bias, epsilon, out_dtype);
-    ctx->save_for_backward({x, mean, rstd, weight.value_or(Tensor())});
+    ctx->save_for_backward({x, mean, rstd, or_undefined(weight)});
     ctx->mark_non_differentiable({mean, rstd});
     return {out, mean, rstd};
   }

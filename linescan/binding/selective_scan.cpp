@@ -39,9 +39,9 @@ TORCH_LIBRARY_FRAGMENT(linescan, m) {
   m.def(
       "selective_scan_backward(Tensor? grad_out, Tensor? grad_last_state, Tensor u, Tensor delta, "
       "Tensor A, Tensor B, Tensor C, Tensor? D, Tensor? z, Tensor? delta_bias, "
-      "Tensor? initial_state, bool delta_softplus, Tensor? states=None) -> (Tensor u, Tensor "
-      "delta, Tensor A, Tensor B, "
-      "Tensor C, Tensor D, Tensor z, Tensor delta_bias, Tensor initial_state)",
+      "Tensor? initial_state, bool delta_softplus, Tensor? states=None) -> (Tensor u, "
+      "Tensor delta, Tensor A, Tensor B, Tensor C, Tensor D, Tensor z, Tensor delta_bias, Tensor "
+      "initial_state)",
       tags);
   m.def(
       "selective_scan_step(Tensor u, Tensor delta, Tensor A, Tensor B, Tensor C, Tensor? D=None, "
@@ -93,7 +93,7 @@ struct Call {
 
 std::tuple<Tensor, Tensor> empty_results(const Tensor& u, const Tensor& A,
                                          std::optional<at::ScalarType> out_dtype) {
-  const at::ScalarType state = u.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  const at::ScalarType state = parameter_type(u);
   return {
       empty_as(u, out_dtype.value_or(u.scalar_type())),
       at::empty_symint({u.sym_size(0), u.sym_size(1), A.sym_size(1)}, u.options().dtype(state))};
@@ -285,11 +285,6 @@ Tensor step_meta(const Tensor& u, const Tensor&, const Tensor&, const Tensor&, c
 
 // ---- Autograd ----------------------------------------------------------------------------------
 
-Tensor or_undefined(const OptionalTensor& tensor) { return tensor.value_or(Tensor()); }
-OptionalTensor or_nothing(const Tensor& tensor) {
-  return tensor.defined() ? OptionalTensor(tensor) : std::nullopt;
-}
-
 class SelectiveScanFunction : public torch::autograd::Function<SelectiveScanFunction> {
  public:
   static torch::autograd::variable_list forward(
@@ -317,9 +312,9 @@ class SelectiveScanFunction : public torch::autograd::Function<SelectiveScanFunc
                                .typed<decltype(backward_device)>();
     const auto saved = ctx->get_saved_variables();
     auto [u, delta, A, B, C, D, z, delta_bias, initial_state] =
-        op.call(or_nothing(grads[0]), or_nothing(grads[1]), saved[0], saved[1], saved[2], saved[3],
-                saved[4], or_nothing(saved[5]), or_nothing(saved[6]), or_nothing(saved[7]),
-                or_nothing(saved[8]), ctx->saved_data["delta_softplus"].toBool(), saved[9]);
+        op.call(optional(grads[0]), optional(grads[1]), saved[0], saved[1], saved[2], saved[3],
+                saved[4], optional(saved[5]), optional(saved[6]), optional(saved[7]),
+                optional(saved[8]), ctx->saved_data["delta_softplus"].toBool(), saved[9]);
     const auto if_given = [&](std::size_t input, const Tensor& gradient) {
       return saved[input].defined() ? gradient : Tensor();
     };

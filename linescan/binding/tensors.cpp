@@ -3,6 +3,7 @@
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <fmt/ostream.h>
 
 #include "linescan/base/error.h"
 
@@ -54,6 +55,13 @@ void expect_device(std::string_view op, std::string_view argument, const at::Ten
 
 at::Tensor empty_as(const at::Tensor& tensor, at::ScalarType dtype) {
   return at::empty_like(tensor, tensor.options().dtype(dtype));
+}
+
+void expect_sizes(std::string_view op, const char* argument, const at::Tensor& tensor,
+                  at::IntArrayRef expected) {
+  if (tensor.sizes() != expected)
+    throw_error<InvalidArgument>("{}: {} has shape {}, expected {}", op, argument,
+                                 fmt::streamed(tensor.sizes()), fmt::streamed(expected));
 }
 
 at::Tensor gradient_like(const std::optional<at::Tensor>& tensor, const at::Tensor& beside) {

@@ -32,6 +32,19 @@ inline std::optional<at::Tensor> optional(const at::Tensor& tensor) {
   return tensor.defined() ? std::optional(tensor) : std::nullopt;
 }
 
+inline at::Tensor or_undefined(const std::optional<at::Tensor>& tensor) {
+  return tensor.value_or(at::Tensor());
+}
+
+// Throws InvalidArgument naming `op` and `argument` unless the sizes are these.
+void expect_sizes(std::string_view op, const char* argument, const at::Tensor& tensor,
+                  at::IntArrayRef expected);
+
+// The type of parameters, statistics and states beside data.
+inline at::ScalarType parameter_type(const at::Tensor& data) {
+  return data.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+}
+
 // A new tensor like `tensor`: same sizes, and its strides if they are dense, else contiguous ones.
 at::Tensor empty_as(const at::Tensor& tensor, at::ScalarType dtype);
 // Like an optional input; a tensor of no elements stands for an absent one, because operators that

@@ -12,7 +12,8 @@
 //   .  a  .  .  b  .  .  .  c  .  |  a  b                                  a, b, c are asked for
 //
 // Token 0 is the blank. recall: keys are below vocabulary / 2, values from there on. copying: token 1 is
-// the mark, items all others. Every sequence is a function of the seed and its number alone.
+// the mark, items all others. Every sequence is a function of
+// task, options, seed, stream, epoch and its number alone.
 #pragma once
 
 #include <cstdint>

@@ -66,8 +66,6 @@ class GatedDeltaNetImpl : public torch::nn::Module {
   at::Tensor forward_packed(const at::Tensor& x, const at::Tensor& cu_seqlens,
                             GatedDeltaNetCache* cache = nullptr);
 
-  const GatedDeltaNetOptions& options() const { return options_; }
-
  private:
   at::Tensor run(const at::Tensor& x, const at::Tensor& cu_seqlens, GatedDeltaNetCache* cache);
   at::Tensor recurrence(const at::Tensor& x, const at::Tensor& q, const at::Tensor& k,

@@ -17,7 +17,7 @@ struct GenerateOptions {
 // Reads `prompt`, which has a token, at once and hands each new token to `emit` as soon as it is known:
 // a step costs the same however long the sequence is, because the layers remember it. In evaluation
 // mode and without gradients; draws come from PyTorch's generator of the CPU. Throws InvalidArgument
-// for tokens outside of the vocabulary, NotFinite where no token is likelier than the others.
+// for tokens outside of the vocabulary, NotFinite where logits are NaN or infinite.
 void generate(LanguageModel& model, std::span<const int64_t> prompt, const GenerateOptions& options,
               const std::function<void(int64_t token)>& emit);
 

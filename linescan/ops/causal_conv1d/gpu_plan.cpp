@@ -56,8 +56,8 @@ CausalConv1dGpuPlan plan(const CausalConv1dGpuSize& of, Pass pass, const Gpu& gp
 std::string to_string(const CausalConv1dGpuPlan& plan) {
   std::string text = fmt::format(
       "causal_conv1d {}: {} channels and {} tokens a thread, {} blocks of {} packs x {} runs",
-      plan.pass == Pass::kForward ? "forward" : "backward", plan.vector, plan.run, plan.grid(),
-      plan.packs_a_block, plan.runs_a_block);
+      name_of(plan.pass), plan.vector, plan.run, plan.grid(), plan.packs_a_block,
+      plan.runs_a_block);
   if (plan.pass == Pass::kBackward)
     text += fmt::format(", workspace {} bytes", plan.workspace_bytes);
   return text + fmt::format(", moves {} bytes, {} exponentials", plan.bytes, plan.exponentials);

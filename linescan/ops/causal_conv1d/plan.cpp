@@ -59,9 +59,8 @@ std::string to_string(const CausalConv1dPlan& plan) {
       "  workspace       {} bytes ({} a slot)\n"
       "  bytes           {}\n"
       "  exponentials    {}",
-      plan.pass == Pass::kForward ? "forward" : "backward", plan.channel_block, plan.time_tile,
-      plan.tasks, plan.parts, plan.blocks, plan.slots, plan.workspace_bytes, plan.scratch_bytes,
-      plan.bytes, plan.exponentials);
+      name_of(plan.pass), plan.channel_block, plan.time_tile, plan.tasks, plan.parts, plan.blocks,
+      plan.slots, plan.workspace_bytes, plan.scratch_bytes, plan.bytes, plan.exponentials);
 }
 
 }  // namespace linescan

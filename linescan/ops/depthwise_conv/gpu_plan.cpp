@@ -76,8 +76,7 @@ std::string to_string(const DepthwiseConvGpuPlan& plan) {
   std::string text = fmt::format(
       "depthwise_conv {}: {} channels and {} x {} pixels a thread, {} blocks of {} packs x {} "
       "strips",
-      plan.pass == Pass::kForward ? "forward" : "backward", c.vector, c.rows, c.segment, c.grid(),
-      c.packs_a_block, c.strips_a_block);
+      name_of(plan.pass), c.vector, c.rows, c.segment, c.grid(), c.packs_a_block, c.strips_a_block);
   if (plan.pass == Pass::kBackward)
     text += fmt::format(", sums by {} blocks, workspace {} bytes", plan.sums.grid(),
                         plan.workspace_bytes);

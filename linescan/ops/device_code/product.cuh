@@ -15,11 +15,6 @@ __device__ __forceinline__ int fragment_k(int q, int i) { return 2 * q + (i & 1)
 // ---- Half types: two numbers a register ----------------------------------------------------------
 
 template <typename T>
-__device__ __forceinline__ uint32_t pack_two(float low, float high) {
-  return from_float<T>(low).bits | static_cast<uint32_t>(from_float<T>(high).bits) << 16;
-}
-
-template <typename T>
 struct FragmentA {
   uint32_t words[4];
 
@@ -28,7 +23,7 @@ struct FragmentA {
   __device__ __forceinline__ void fill(const Value& value) {
 #pragma unroll
     for (int i = 0; i < 4; ++i)
-      words[i] = pack_two<T>(value(i & 1, 2 * (i >> 1)), value(i & 1, 2 * (i >> 1) + 1));
+      words[i] = pair_from_floats<T>(value(i & 1, 2 * (i >> 1)), value(i & 1, 2 * (i >> 1) + 1));
   }
 };
 template <typename T>
@@ -38,7 +33,7 @@ struct FragmentB {
   template <class Value>
   __device__ __forceinline__ void fill(const Value& value) {
 #pragma unroll
-    for (int i = 0; i < 2; ++i) words[i] = pack_two<T>(value(2 * i), value(2 * i + 1));
+    for (int i = 0; i < 2; ++i) words[i] = pair_from_floats<T>(value(2 * i), value(2 * i + 1));
   }
 };
 

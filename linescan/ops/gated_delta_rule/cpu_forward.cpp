@@ -2,7 +2,7 @@
 //
 //   S_t = exp(g_t) S_{t-1} + beta_t k_t (v_t - exp(g_t) S_{t-1}^T k_t)^T        o_t = scale S_t^T q_t
 //
-//   A task carries some columns of one (sequence, value head)'s state through all tokens. Chunk: 32
+//   A task carries some columns of one (sequence, value head)'s state through all tokens. Chunk: plan.chunk
 //   tokens at a time; what the tokens of a chunk do to each other is a triangular solve, everything
 //   else products of small matrices (ops/small_product.h). Recurrent: token by token in two passes over
 //   the state; one reads S^T k and S^T q, one writes.

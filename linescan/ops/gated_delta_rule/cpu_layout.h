@@ -59,7 +59,7 @@ inline int64_t partial_sums(const GatedDeltaRuleSize& size, int64_t head_sums, i
 
 // One task: a sequence, a value head and some of the state's columns, through all tokens in order.
 struct GatedDeltaRuleTask {
-  int64_t index, sequence, value_head, head, part;
+  int64_t sequence, value_head, head, part;
   int64_t column, columns;    // of the state
   int64_t batch, begin, end;  // the sequence's tokens
   // Tokens that belong to no sequence lie before the first one and behind the last: these many rows
@@ -84,7 +84,6 @@ inline const int64_t* bounds_of(const GatedDeltaRuleProblem& p, const GatedDelta
 inline GatedDeltaRuleTask task_at(const GatedDeltaRuleSize& size, const GatedDeltaRulePlan& plan,
                                   const int64_t* bounds, int64_t index) {
   GatedDeltaRuleTask task{};
-  task.index = index;
   task.part = index % plan.column_parts;
   const int64_t row = index / plan.column_parts;
   task.value_head = row % size.value_heads;

@@ -97,8 +97,8 @@ std::string to_string(const GatedDeltaRulePlan& plan) {
       "  chunk           {}   tokens worked on at once\n"
       "  columns         {}   of the state, in each of {} parts\n"
       "  tasks           {}   in {} slots\n",
-      plan.pass == Pass::kForward ? "forward" : "backward", name_of(plan.mode), plan.chunk,
-      plan.part_columns, plan.column_parts, plan.tasks, plan.slots);
+      name_of(plan.pass), name_of(plan.mode), plan.chunk, plan.part_columns, plan.column_parts,
+      plan.tasks, plan.slots);
   if (plan.pass == Pass::kBackward)
     text += fmt::format("  sums            {}   gradients added up for each head of q and k\n",
                         plan.head_sums);

@@ -72,8 +72,8 @@ std::string to_string(const LayerNormGpuPlan& plan) {
   return fmt::format(
       "layer_norm {}: {} lanes a row, {} vectors a lane, {} blocks of {} threads, {} rows a block, "
       "shared {} bytes, workspace {} bytes, moves {} bytes",
-      plan.pass == Pass::kForward ? "forward" : "backward", plan.lanes, plan.vectors, plan.grid,
-      plan.block, plan.rows_a_block, plan.shared_bytes, plan.workspace_bytes, plan.bytes);
+      name_of(plan.pass), plan.lanes, plan.vectors, plan.grid, plan.block, plan.rows_a_block,
+      plan.shared_bytes, plan.workspace_bytes, plan.bytes);
 }
 
 }  // namespace linescan

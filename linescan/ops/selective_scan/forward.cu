@@ -145,6 +145,7 @@ __global__ void __launch_bounds__(kGpuScanMaxWarps* kGpuWarp, 2)
             }
           });
           const Affine before = scan_lanes<kSegments, false>(all, place.segment);
+          __syncwarp();  // all lanes have looked ahead at what the last one now replaces
           if (last_segment) *carries(0, n) = all(h);
           h = before(h);
           if constexpr (!kStatesOnly)

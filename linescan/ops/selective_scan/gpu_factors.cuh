@@ -76,12 +76,6 @@ __device__ __forceinline__ void fetch_factors(const SelectiveScanGpuArguments& a
 }
 
 // One element of any type.
-__device__ __forceinline__ float load_float(const unsigned char* address, DType dtype) {
-  if (dtype == DType::kBFloat16) return to_float(*reinterpret_cast<const BFloat16*>(address));
-  if (dtype == DType::kFloat16) return to_float(*reinterpret_cast<const Float16*>(address));
-  return *reinterpret_cast<const float*>(address);
-}
-
 __device__ __forceinline__ void store_float(unsigned char* address, DType dtype, float x) {
   if (dtype == DType::kBFloat16)
     *reinterpret_cast<BFloat16*>(address) = from_float<BFloat16>(x);
@@ -143,9 +137,10 @@ struct GpuFactorRow {
     if constexpr (kConstant) {
       const GpuFactor& f = args.factors[which];
       constant = f.constant;
-      value = constant && place.exists()
-                  ? load_float(f.data + place.channel * f.group + (first + n) * f.state, f.dtype)
-                  : 0;
+      value =
+          constant && place.exists()
+              ? read_as_float(f.data + place.channel * f.group + (first + n) * f.state, f.dtype, 0)
+              : 0;
     }
   }
   __device__ __forceinline__ float4 operator()(int i) const {

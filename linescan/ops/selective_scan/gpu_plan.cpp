@@ -317,7 +317,7 @@ std::string to_string(const SelectiveScanGpuPlan& plan) {
       "  carries         in {}\n"
       "  shared memory   {} of {} bytes a block\n"
       "  occupancy       {} blocks, {} warps a multiprocessor\n",
-      plan.pass == Pass::kForward ? "forward" : "backward",
+      name_of(plan.pass),
       plan.one_state ? fmt::format("one state: {} lanes along a row, rows in turn", plan.segments)
       : plan.many_states   ? "many states: a lane walks a row, warps divide its states"
       : plan.segments == 1 ? "serial: a lane walks a row"

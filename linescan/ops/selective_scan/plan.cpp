@@ -63,8 +63,7 @@ std::string to_string(const SelectiveScanPlan& plan) {
       "  channel block   {}   channels that one task scans side by side\n"
       "  time tile       {}   steps held in cache\n"
       "  tasks           {}   in {} slots\n",
-      plan.pass == Pass::kForward ? "forward" : "backward", plan.channel_block, plan.time_tile,
-      plan.tasks, plan.slots);
+      name_of(plan.pass), plan.channel_block, plan.time_tile, plan.tasks, plan.slots);
   if (plan.pass == Pass::kBackward)
     text += fmt::format("  partial sums    {} parts of the batch, {} parts of each group\n",
                         plan.batch_chunks, plan.partitions);

@@ -49,8 +49,9 @@ void choose_tiles(Ss2dGpuPlan& plan, const Ss2dSize& size, int64_t places) {
       plan.tile_width = evenly(size.width, most);
     }
   }
-  plan.tile_rows = ceil_div(size.height, plan.tile_height);
-  plan.tile_columns = ceil_div(size.width, plan.tile_width);
+  // A plane without pixels has no tiles.
+  plan.tile_rows = ceil_div(size.height, std::max<int64_t>(1, plan.tile_height));
+  plan.tile_columns = ceil_div(size.width, std::max<int64_t>(1, plan.tile_width));
 }
 
 // Warps that keep a multiprocessor busy with the fewest idle ones in a route's last round.
@@ -145,8 +146,8 @@ Ss2dGpuPlan plan(const Ss2dSize& size, Pass pass, const Gpu& gpu) {
   if (parts.an_image() > 0) {
     // Whole waves of blocks, as many as the goal allows, but one at least.
     const int64_t most_images = std::max<int64_t>(1, kWorkspaceGoal / (kFloat * parts.an_image()));
-    const int64_t wave = std::max<int64_t>(
-        1, gpu.multiprocessors * plan.blocks_per_multiprocessor / plan.blocks_an_image());
+    const int64_t wave = std::max<int64_t>(1, gpu.multiprocessors * plan.blocks_per_multiprocessor /
+                                                  std::max<int64_t>(1, plan.blocks_an_image()));
     plan.slice = std::min(size.batch, std::max<int64_t>(1, most_images / wave) * wave);
   }
   plan.grid = plan.slice * plan.blocks_an_image();
@@ -168,7 +169,7 @@ std::string to_string(const Ss2dGpuPlan& plan) {
       "  variant         {}\n"
       "  kernels         {}\n"
       "  tile            {} x {} pixels of {} channels, {} x {} tiles a plane\n",
-      plan.pass == Pass::kForward ? "forward" : "backward",
+      name_of(plan.pass),
       plan.pieces > 0 ? "tiled: the states at the tiles' borders are found first"
                       : "whole planes: one tile each",
       plan.packed ? "packed, where sizes and strides are even; else general" : "general",

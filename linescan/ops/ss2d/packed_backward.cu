@@ -302,10 +302,10 @@ __global__ void __launch_bounds__(32 * kGpuBackwardWarps)
           if (t >= kGpuSegmentSteps) continue;
           step_back(t, g_delta[i], to_B[i], to_C[i]);
         }
-        for (int i = 0; i < 2; ++i) steps[j][i] = pack_two<T>(g_delta[0][i], g_delta[1][i]);
+        for (int i = 0; i < 2; ++i) steps[j][i] = pair_from_floats<T>(g_delta[0][i], g_delta[1][i]);
         const FragmentB<T> deltas = {{transpose_8x8(steps[j][0]), transpose_8x8(steps[j][1])}};
-        const FragmentB<T> both = {{transpose_8x8(pack_two<T>(to_B[0], to_B[1])),
-                                    transpose_8x8(pack_two<T>(to_C[0], to_C[1]))}};
+        const FragmentB<T> both = {{transpose_8x8(pair_from_floats<T>(to_B[0], to_B[1])),
+                                    transpose_8x8(pair_from_floats<T>(to_C[0], to_C[1]))}};
 #pragma unroll
         for (int part = 0; part < kParts; ++part) {
           float record[4] = {};
@@ -336,7 +336,7 @@ __global__ void __launch_bounds__(32 * kGpuBackwardWarps)
         gx_walk.each_step(first, kGpuSegmentSteps - 1, [&](int t, T* at) {
           if (t >= valid || !inside) return;
           const float2 sum = *sum_walk.at(here, t);
-          *reinterpret_cast<unsigned*>(at) = pack_two<T>(sum.x, sum.y);
+          *reinterpret_cast<unsigned*>(at) = pair_from_floats<T>(sum.x, sum.y);
         });
       }
     }

@@ -65,7 +65,7 @@ std::string to_string(const Ss2dPlan& plan) {
       "  time tile       {}   steps held in cache\n"
       "  planes          {}\n"
       "  tasks           {}   in {} slots\n",
-      plan.pass == Pass::kForward ? "forward" : "backward", plan.channel_block, plan.time_tile,
+      name_of(plan.pass), plan.channel_block, plan.time_tile,
       plan.stage_planes ? "turned to channels-last in scratch, once" : "read where they lie",
       plan.tasks, plan.slots);
   if (plan.pass == Pass::kBackward)

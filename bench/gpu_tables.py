@@ -3,9 +3,9 @@
 
     PYTHONPATH=python bench/gpu_tables.py [--peers FOLDER] [--program PROGRAM] [SECTION ...]
 
-Sections: scan, ss2d, networks, resolutions (default: all). Ours are launched from CUDA graphs; every
+Sections: scan, ss2d, delta, networks, resolutions (default: all). Ours are launched from CUDA graphs; every
 figure is a median after warm-up. --peers: a folder with a program baseline.py that takes sections
-`scan core model res` and prints one JSON line a figure; it runs first, on the same GPU, and its
+`scan core gdn model res` and prints one JSON line a figure; it runs first, on the same GPU, and its
 figures stand beside ours. The program is build/cuda's unless given.
 """
 
@@ -18,6 +18,7 @@ import sys
 
 import linescan  # noqa: F401  loads the operators
 import torch
+from torch.nn import functional
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 # batch, groups, channels of a group, length, states
@@ -30,6 +31,11 @@ PLANES = [(128, 96, 56, 1, 6, CROSS), (128, 192, 28, 1, 12, CROSS), (128, 384, 1
           (128, 768, 7, 1, 48, CROSS), (128, 96, 56, 16, 6, CROSS), (32, 96, 128, 1, 6, CROSS),
           (8, 96, 256, 1, 6, CROSS), (128, 96, 56, 1, 6, TWO), (128, 96, 56, 1, 6, (0, 6)),
           (128, 96, 56, 1, 6, (0,))]
+# heads, value heads, batch, length, K, V
+DELTAS = [(2, 8, 1, 8192, 128, 128), (4, 16, 1, 8192, 128, 128), (16, 64, 1, 2048, 128, 128),
+          (16, 64, 1, 8192, 128, 128), (32, 32, 1, 8192, 128, 128), (32, 32, 1, 32768, 128, 128),
+          (16, 64, 4, 8192, 128, 128), (32, 32, 8, 1024, 128, 128), (16, 16, 8, 2048, 64, 64),
+          (6, 6, 8, 2048, 256, 512), (4, 4, 2048, 196, 32, 32)]
 NETWORKS = ["vmamba_tiny_s1l8", "vmamba_tiny_s2l5", "vmamba_tiny_v0", "vmamba_small_s1l20",
             "vmamba_base_s1l20"]
 PEER_NETWORKS = {"vmamba_tiny_s1l8": "vmamba_t_s1l8", "vmamba_tiny_s2l5": "vmamba_t_s2l5",
@@ -162,6 +168,43 @@ def ss2d_table(peers):
         torch.cuda.empty_cache()
 
 
+def delta_table(peers):
+    print("| heads / value heads, batch x length, K, V | forward ms | forward + backward ms | "
+          "forward + backward MB | peer forward | peer forward + backward | peer MB |"
+          "\n| --- | --- | --- | --- | --- | --- | --- |")
+    for heads, value_heads, batch, length, K, V in DELTAS:
+        torch.manual_seed(0)
+        half = {"device": "cuda", "dtype": torch.bfloat16}
+        q = torch.randn(batch, length, heads, K, **half)
+        k = functional.normalize(torch.randn_like(q).float(), dim=-1).bfloat16()
+        v = torch.randn(batch, length, value_heads, V, **half)
+        g = functional.logsigmoid(torch.randn(batch, length, value_heads, device="cuda"))
+        beta = torch.rand(batch, length, value_heads, device="cuda").bfloat16()
+        given = [q, k, v, g, beta]
+
+        def forward():
+            return torch.ops.linescan.gated_delta_rule(*given)[0]
+
+        with torch.no_grad():
+            ahead = milliseconds(forward)
+            gradient = torch.randn_like(forward())
+        for tensor in given:
+            tensor.requires_grad_()
+
+        def both():
+            return torch.autograd.grad(forward(), given, gradient)
+
+        all_ms, all_mb = milliseconds(both), peak_megabytes(both)
+        peer = find(peers, HK=heads, HV=value_heads, B=batch, T=length, K=K, peer="fla")
+        memory = peer.get("fwdbwd_MB")
+        print(f"| {heads}/{value_heads}, {batch}x{length}, {K}, {V} | {ahead:.3f} | {all_ms:.3f} | "
+              f"{all_mb:.0f} | {beside(peer.get('fwd_ms'), ahead)} | "
+              f"{beside(peer.get('fwdbwd_ms'), all_ms)} | {f'{memory:.0f}' if memory else '-'} |",
+              flush=True)
+        del q, k, v, g, beta, given, gradient
+        torch.cuda.empty_cache()
+
+
 def network(program, model, size, batch, precision, seconds=2):
     done = subprocess.run([program, "bench", "network", model, "--size", str(size), "--batch",
                            str(batch), "--device", "cuda", "--precision", precision, "--seconds",
@@ -209,14 +252,14 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sections", nargs="*", metavar="SECTION",
-                        choices=["scan", "ss2d", "networks", "resolutions", []])
+                        choices=["scan", "ss2d", "delta", "networks", "resolutions", []])
     parser.add_argument("--peers", metavar="FOLDER")
     parser.add_argument("--program", default=str(ROOT / "build/cuda/bin/linescan"))
     arguments = parser.parse_args()
-    sections = arguments.sections or ["scan", "ss2d", "networks", "resolutions"]
+    sections = arguments.sections or ["scan", "ss2d", "delta", "networks", "resolutions"]
     print(f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}, CUDA "
           f"{torch.version.cuda}\n")
-    for section, name in (("scan", "scan"), ("ss2d", "core"), ("networks", "model"),
+    for section, name in (("scan", "scan"), ("ss2d", "core"), ("delta", "gdn"), ("networks", "model"),
                           ("resolutions", "res")):
         if section not in sections:
             continue
@@ -226,6 +269,8 @@ def main():
             scan_table(peers)
         elif section == "ss2d":
             ss2d_table(peers)
+        elif section == "delta":
+            delta_table(peers)
         elif section == "networks":
             network_table(arguments.program, peers)
         else:

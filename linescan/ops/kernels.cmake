@@ -6,6 +6,12 @@ set(LINESCAN_KERNELS
   ops/depthwise_conv/backward.cu
   ops/depthwise_conv/forward.cu
   ops/device_code/ordered_sums.cu
+  ops/gated_delta_rule/chunk_gradients.cu
+  ops/gated_delta_rule/chunk_records.cu
+  ops/gated_delta_rule/chunk_scan.cu
+  ops/gated_delta_rule/passes.cu
+  ops/gated_delta_rule/recurrence.cu
+  ops/gated_delta_rule/reverse_scan.cu
   ops/layer_norm/backward.cu
   ops/layer_norm/forward.cu
   ops/selective_scan/backward.cu

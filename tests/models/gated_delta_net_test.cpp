@@ -252,6 +252,30 @@ TEST(GatedDeltaNet, PaddingIsSkippedWhereverItStands) {
   expect_close(more[2], layer->forward(next.narrow(0, 2, 1))[0], 1e-12, "first token");
 }
 
+TEST(GatedDeltaNet, SplitBatchesEqualTheWhole) {
+  GatedDeltaNetOptions options = small_options();
+  GatedDeltaNet whole = make_layer(options);
+  options.split_batch = 2;
+  GatedDeltaNet split = make_layer(options);
+  const at::Tensor x = torch::randn({5, 7, 10}, at::kDouble);
+  for (const bool with_gradients : {true, false}) {
+    const at::AutoGradMode mode(with_gradients);
+    GatedDeltaNetCache of_whole, of_split;
+    for (const auto& [begin, length] : {std::pair{0, 4}, {4, 1}, {5, 2}}) {
+      const at::Tensor piece = x.narrow(1, begin, length);
+      expect_close(split->forward(piece, {}, &of_split), whole->forward(piece, {}, &of_whole),
+                   1e-12, "y");
+    }
+    EXPECT_EQ(of_split.offset, 7);
+    expect_close(of_split.recurrent_state, of_whole.recurrent_state, 1e-12, "state");
+  }
+  whole->forward(x).square().sum().backward();
+  split->forward(x).square().sum().backward();
+  for (const auto& parameter : whole->named_parameters())
+    expect_close(split->named_parameters()[parameter.key()].grad(), parameter.value().grad(), 1e-9,
+                 parameter.key().c_str());
+}
+
 TEST(GatedDeltaNet, PackedSequencesAreSequencesOnTheirOwn) {
   GatedDeltaNet layer = make_layer(small_options());
   const at::Tensor x = torch::randn({1, 11, 10}, at::kDouble);

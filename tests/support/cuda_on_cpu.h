@@ -10,6 +10,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -70,6 +71,7 @@ inline float rsqrtf(float x) { return 1 / std::sqrt(x); }
 inline unsigned __umulhi(unsigned a, unsigned b) {
   return static_cast<unsigned>((uint64_t{a} * b) >> 32);
 }
+inline int __ffs(int x) { return x == 0 ? 0 : std::countr_zero(static_cast<unsigned>(x)) + 1; }
 inline void __threadfence() {}
 
 extern dim3 threadIdx, blockIdx, blockDim, gridDim;
@@ -252,6 +254,26 @@ inline void mma_tf32(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[
                      const float (&c)[4]) {
   on_cpu::multiply_fragments(
       d, a, b, c, 8, [](uint32_t word, int) { return std::bit_cast<float>(word & 0xFFFFE000u); });
+}
+inline void load_matrices(uint32_t (&words)[4], const void* row) {
+  const unsigned char* offers = on_cpu::warp_exchange(row, 16);
+  for (int i = 0; i < 4; ++i)
+    std::memcpy(
+        &words[i],
+        offers + (8 * i + on_cpu::lane() / 4) * on_cpu::kLargestExchange + on_cpu::lane() % 4 * 4,
+        sizeof(uint32_t));
+}
+inline void load_matrices_transposed(uint32_t (&words)[4], const void* row) {
+  const unsigned char* offers = on_cpu::warp_exchange(row, 16);
+  for (int i = 0; i < 4; ++i) {
+    uint16_t halves[2];
+    for (int j = 0; j < 2; ++j)
+      std::memcpy(&halves[j],
+                  offers + (8 * i + on_cpu::lane() % 4 * 2 + j) * on_cpu::kLargestExchange +
+                      on_cpu::lane() / 4 * 2,
+                  sizeof(uint16_t));
+    words[i] = halves[0] | uint32_t{halves[1]} << 16;
+  }
 }
 inline uint32_t transpose_8x8(uint32_t rows) {
   const unsigned char* offers = on_cpu::warp_exchange(&rows, sizeof(rows));

@@ -1,7 +1,9 @@
 #include "linescan/models/layers/gated_delta_net.h"
 
+#include <algorithm>
 #include <cmath>
 #include <string_view>
+#include <vector>
 
 #include "linescan/base/error.h"
 #include "linescan/binding/gated_delta_rule.h"
@@ -24,6 +26,10 @@ void expect_positive(std::string_view name, int64_t value) {
 torch::nn::Linear linear(int64_t inputs, int64_t outputs) {
   return torch::nn::Linear(torch::nn::LinearOptions(inputs, outputs).bias(false));
 }
+
+constexpr at::Tensor GatedDeltaNetCache::*kCacheStates[] = {
+    &GatedDeltaNetCache::recurrent_state, &GatedDeltaNetCache::q_conv, &GatedDeltaNetCache::k_conv,
+    &GatedDeltaNetCache::v_conv};
 
 // [batch, length, heads size] -> [batch, length, heads, size]
 at::Tensor to_heads(const at::Tensor& x, int64_t heads) { return x.unflatten(-1, {heads, -1}); }
@@ -51,6 +57,9 @@ void GatedDeltaNetOptions::validate() const {
         head_dim, values, kGatedDeltaRuleLargestHead);
   if (use_short_conv && (conv_size < 2 || conv_size > 4))
     throw_error<InvalidArgument>("gated_delta_net: conv_size is {}, expected 2 to 4", conv_size);
+  if (split_batch < 0)
+    throw_error<InvalidArgument>("gated_delta_net: split_batch is {}, expected 0 or more",
+                                 split_batch);
   if (!(norm_eps >= 0))
     throw_error<InvalidArgument>("gated_delta_net: norm_eps is {}, expected 0 or more", norm_eps);
 }
@@ -136,6 +145,26 @@ at::Tensor GatedDeltaNetImpl::run(const at::Tensor& x, const at::Tensor& cu_seql
   return o_proj_->forward(normed.flatten(-2));
 }
 
+at::Tensor GatedDeltaNetImpl::run_parts(const at::Tensor& x, GatedDeltaNetCache* cache) {
+  std::vector<at::Tensor> results;
+  std::vector<GatedDeltaNetCache> caches;
+  for (int64_t first = 0; first < x.size(0); first += options_.split_batch) {
+    const int64_t count = std::min(options_.split_batch, x.size(0) - first);
+    caches.emplace_back();
+    for (const auto state : kCacheStates)
+      if (cache && (cache->*state).defined())
+        caches.back().*state = (cache->*state).narrow(0, first, count);
+    results.push_back(run(x.narrow(0, first, count), {}, cache ? &caches.back() : nullptr));
+  }
+  for (const auto state : kCacheStates) {
+    if (!cache || !(caches.front().*state).defined()) continue;
+    std::vector<at::Tensor> parts;
+    for (const GatedDeltaNetCache& part : caches) parts.push_back(part.*state);
+    cache->*state = at::cat(parts);
+  }
+  return at::cat(results);
+}
+
 at::Tensor GatedDeltaNetImpl::forward_packed(const at::Tensor& x, const at::Tensor& cu_seqlens,
                                              GatedDeltaNetCache* cache) {
   if (cache) cache->offset += x.size(1);
@@ -149,7 +178,9 @@ at::Tensor GatedDeltaNetImpl::forward(const at::Tensor& x, const at::Tensor& mas
         "gated_delta_net: x has {} dimensions and {} channels, expected [batch, length, {}]",
         x.dim(), x.dim() > 0 ? x.size(-1) : 0, options_.hidden_size);
   if (cache) cache->offset += x.size(1);
-  if (!mask.defined()) return run(x, {}, cache);
+  if (!mask.defined())
+    return options_.split_batch > 0 && x.size(0) > options_.split_batch ? run_parts(x, cache)
+                                                                        : run(x, {}, cache);
   const Padding padding(x, mask);
   return padding.restore(run(padding.remove(x), padding.cu_seqlens(), cache));
 }

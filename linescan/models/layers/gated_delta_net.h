@@ -30,6 +30,9 @@ struct GatedDeltaNetOptions {
   bool conv_bias = false;
   double norm_eps = 1e-5;
   std::string mode = "auto";  // of gated_delta_rule: or "chunk", "recurrent"
+  // Sequences of a batch that go through the layer at once at most, one part after the other, for a
+  // batch whose intermediate results would not fit into memory; 0: all. Packed sequences are not split.
+  int64_t split_batch = 0;
 
   int64_t value_heads() const { return num_v_heads > 0 ? num_v_heads : num_heads; }
   int64_t value_dim() const {
@@ -67,6 +70,7 @@ class GatedDeltaNetImpl : public torch::nn::Module {
                             GatedDeltaNetCache* cache = nullptr);
 
  private:
+  at::Tensor run_parts(const at::Tensor& x, GatedDeltaNetCache* cache);
   at::Tensor run(const at::Tensor& x, const at::Tensor& cu_seqlens, GatedDeltaNetCache* cache);
   at::Tensor recurrence(const at::Tensor& x, const at::Tensor& q, const at::Tensor& k,
                         const at::Tensor& v, const at::Tensor& cu_seqlens, bool step,

@@ -117,6 +117,22 @@ __device__ __forceinline__ uint32_t transpose_8x8(uint32_t rows) {
   return result;
 }
 
+// Four 8 x 8 matrices of 16-bit numbers from shared memory: lanes 8 i to 8 i + 7 give the addresses of the
+// rows of matrix i, multiples of 16 bytes. Lane 4 g + q gets of each matrix row g, columns 2q and 2q + 1; the
+// transposed way column g, rows 2q and 2q + 1.
+__device__ __forceinline__ void load_matrices(uint32_t (&words)[4], const void* row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+               : "r"(static_cast<unsigned>(__cvta_generic_to_shared(row)))
+               : "memory");
+}
+__device__ __forceinline__ void load_matrices_transposed(uint32_t (&words)[4], const void* row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+               : "r"(static_cast<unsigned>(__cvta_generic_to_shared(row)))
+               : "memory");
+}
+
 // The block's dynamic shared memory, 128-byte aligned.
 __device__ __forceinline__ unsigned char* shared_memory() {
   extern __shared__ __align__(128) unsigned char linescan_shared[];

@@ -75,6 +75,19 @@ __device__ __forceinline__ float read_as_float(const void* data, DType dtype, in
   }
 }
 
+__device__ __forceinline__ void write_as(void* data, DType dtype, int64_t at, float x) {
+  switch (dtype) {
+    case DType::kBFloat16:
+      static_cast<BFloat16*>(data)[at] = from_float<BFloat16>(x);
+      return;
+    case DType::kFloat16:
+      static_cast<Float16*>(data)[at] = from_float<Float16>(x);
+      return;
+    default:
+      static_cast<float*>(data)[at] = x;
+  }
+}
+
 // kCount numbers that one instruction moves: up to 16 bytes, at an address that is a multiple of
 // the vector's size.
 template <typename T, int kCount>

@@ -87,7 +87,9 @@ struct FragmentB<float> {
   }
 };
 
-// Two tf32 products of depth 8: the first takes a lane's k numbers 0 and 1, the second 2 and 3.
+// Two tf32 products of depth 8: the first takes a lane's k numbers 0 and 1, the second 2 and 3. Fewer than
+// three pieces keep 11 bits each.
+template <int kPieces = 3>
 __device__ __forceinline__ void multiply(float (&d)[4], const FragmentA<float>& a,
                                          const FragmentB<float>& b, const float (&c)[4]) {
 #pragma unroll
@@ -99,17 +101,17 @@ __device__ __forceinline__ void multiply(float (&d)[4], const FragmentA<float>& 
     for (int i = 0; i < 4; ++i) rest_a[i] = a.values[i & 1][2 * half + (i >> 1)];
 #pragma unroll
     for (int i = 0; i < 2; ++i) rest_b[i] = b.values[2 * half + i];
-    uint32_t left[3][4], right[3][2];
+    uint32_t left[kPieces][4], right[kPieces][2];
 #pragma unroll
-    for (int piece = 0; piece < 3; ++piece)
+    for (int piece = 0; piece < kPieces; ++piece)
 #pragma unroll
       for (int i = 0; i < 4; ++i) left[piece][i] = take_piece(rest_a[i]);
 #pragma unroll
-    for (int piece = 0; piece < 3; ++piece)
+    for (int piece = 0; piece < kPieces; ++piece)
 #pragma unroll
       for (int i = 0; i < 2; ++i) right[piece][i] = take_piece(rest_b[i]);
 #pragma unroll
-    for (int order = 2; order >= 0; --order)  // small terms first
+    for (int order = kPieces - 1; order >= 0; --order)  // small terms first
 #pragma unroll
       for (int piece = 0; piece <= order; ++piece)
         mma_tf32(d, left[piece], right[order - piece], d);

@@ -41,8 +41,7 @@ struct Sums {
   template <typename T>
   static Sums At(const GatedDeltaRuleSize& size, const GatedDeltaRulePlan& plan,
                  std::byte* workspace) {
-    const int64_t in_front =
-        plan.slots * plan.scratch_bytes + round_up((size.sequences + 1) * 8, kScratchAlignment);
+    const int64_t in_front = plan.slots * plan.scratch_bytes + bounds_bytes(size);
     Arena arena(workspace + in_front, plan.workspace_bytes - in_front);
     Sums sums{};
     sums.head_parts = plan.head_sums;
@@ -333,17 +332,17 @@ struct Walk {
     numbers(ggate, to.g);
     numbers(gbeta, to.beta);
     if (!gradients.v) return;
-    for (int64_t i = 0; i < tokens; ++i) Scaled(gx + i * V_row, chunk.beta[i], v + i * V_row);
+    for (int64_t i = 0; i < tokens; ++i) Scale(gx + i * V_row, V_row, chunk.beta[i], v + i * V_row);
     chunk.StoreValues(v, first, tokens, gradients.v);
   }
 
   // carry <- total carry + (scaled_start o q)^T go - (from_start beta o k)^T gx
   void CarryBack(int64_t tokens) {
     for (int64_t i = 0; i < tokens; ++i)
-      Scaled(go + i * V_row, chunk.scaled_start[i], values + i * V_row);
+      Scale(go + i * V_row, V_row, chunk.scaled_start[i], values + i * V_row);
     chunk.AddOuter(tokens, chunk.q, chunk.total, values, carry);
     for (int64_t i = 0; i < tokens; ++i)
-      Scaled(gx + i * V_row, chunk.minus_start[i], values + i * V_row);
+      Scale(gx + i * V_row, V_row, chunk.minus_start[i], values + i * V_row);
     Fill(state_columns, K_row, T(1));
     chunk.AddOuter(tokens, chunk.k, state_columns, values, carry);
   }
@@ -359,12 +358,6 @@ struct Walk {
         hn::Store(hn::Mul(factor, hn::NegMulAdd(hn::Load(d, y + x), along, hn::Load(d, g + x))), d,
                   g + x);
     }
-  }
-
-  void Scaled(const T* row, T factor, T* result) const {
-    const hn::ScalableTag<T> d;
-    for (int64_t j = 0; j < V_row; j += lanes)
-      hn::Store(hn::Mul(hn::Load(d, row + j), hn::Set(d, factor)), d, result + j);
   }
 
   void StoreIdle() const {
@@ -514,9 +507,8 @@ void backward(const GatedDeltaRuleProblem& p, const GatedDeltaRuleGradients& gra
   ensure_simd_target();
   const GatedDeltaRuleSize size = size_of(p);
   const int64_t* bounds = bounds_of(p, size, plan, workspace);
-  parallel_for(HWY_MIN(plan.slots, plan.tasks), [&](int64_t begin, int64_t end) {
-    for (int64_t slot = begin; slot < end; ++slot)
-      HWY_DYNAMIC_DISPATCH(Backward)(p, gradients, size, plan, bounds, workspace, slot);
+  parallel_each(parallel_for, HWY_MIN(plan.slots, plan.tasks), [&](int64_t slot) {
+    HWY_DYNAMIC_DISPATCH(Backward)(p, gradients, size, plan, bounds, workspace, slot);
   });
   parallel_for(size.batch * size.length + 1, [&](int64_t begin, int64_t end) {
     HWY_DYNAMIC_DISPATCH(Finish)(gradients, size, plan, workspace, begin, end);

@@ -25,11 +25,6 @@ using Task = GatedDeltaRuleTask;
 
 inline constexpr double kNormEpsilon = 1e-6;
 
-template <typename T>
-HWY_INLINE int64_t LanesOf() {
-  return static_cast<int64_t>(hn::Lanes(hn::ScalableTag<T>()));
-}
-
 // ---- Where a task's rows lie in tensors ------------------------------------------------------------
 
 // Row `first` of the task, in the order in which it walks its tokens.
@@ -97,14 +92,6 @@ HWY_INLINE T Dot(const T* HWY_RESTRICT a, const T* HWY_RESTRICT b, int64_t width
   for (int64_t i = 0; i < width; i += LanesOf<T>())
     sum = hn::MulAdd(hn::Load(d, a + i), hn::Load(d, b + i), sum);
   return hn::GetLane(hn::SumOfLanes(d, sum));
-}
-
-// row *= factor
-template <typename T>
-HWY_INLINE void ScaleRow(T* HWY_RESTRICT row, int64_t width, T factor) {
-  const hn::ScalableTag<T> d;
-  for (int64_t i = 0; i < width; i += LanesOf<T>())
-    hn::Store(hn::Mul(hn::Load(d, row + i), hn::Set(d, factor)), d, row + i);
 }
 
 // ---- The chunk -----------------------------------------------------------------------------------
@@ -283,11 +270,7 @@ struct Chunk {
 
   // S <- total S + k^T (to_end o u). `scaled`: [tokens, columns], may be u itself.
   void Advance(int64_t tokens, const T* u, T* scaled, T* state) const {
-    const hn::ScalableTag<T> d;
-    for (int64_t i = 0; i < tokens; ++i)
-      for (int64_t j = 0; j < V_row; j += LanesOf<T>())
-        hn::Store(hn::Mul(hn::Load(d, u + i * V_row + j), hn::Set(d, to_end[i])), d,
-                  scaled + i * V_row + j);
+    for (int64_t i = 0; i < tokens; ++i) Scale(u + i * V_row, V_row, to_end[i], scaled + i * V_row);
     AddOuter(tokens, k, total, scaled, state);
   }
 
@@ -313,7 +296,7 @@ struct Chunk {
     for (int64_t i = 0; i < tokens; ++i) {
       T* row = to + i * K_row;
       norm[i] = T(1) / std::sqrt(Dot(row, row, K_row) + static_cast<T>(kNormEpsilon));
-      ScaleRow(row, K_row, norm[i]);
+      Scale(row, K_row, norm[i], row);
     }
   }
 };

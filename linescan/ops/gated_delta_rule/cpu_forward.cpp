@@ -133,9 +133,8 @@ void forward(const GatedDeltaRuleProblem& p, const GatedDeltaRulePlan& plan, std
   ensure_simd_target();
   const GatedDeltaRuleSize size = size_of(p);
   const int64_t* bounds = bounds_of(p, size, plan, workspace);
-  parallel_for(HWY_MIN(plan.slots, plan.tasks), [&](int64_t begin, int64_t end) {
-    for (int64_t slot = begin; slot < end; ++slot)
-      HWY_DYNAMIC_DISPATCH(Forward)(p, size, plan, bounds, workspace, slot);
+  parallel_each(parallel_for, HWY_MIN(plan.slots, plan.tasks), [&](int64_t slot) {
+    HWY_DYNAMIC_DISPATCH(Forward)(p, size, plan, bounds, workspace, slot);
   });
 }
 

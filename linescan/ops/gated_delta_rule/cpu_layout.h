@@ -48,6 +48,11 @@ inline int64_t scratch_bytes(const ScratchSize& s, Pass pass, int64_t element) {
   return round_up(elements * element + kArrays * kScratchAlignment, kScratchAlignment);
 }
 
+// What the clamped bounds of packed sequences take behind the slots' scratch.
+inline int64_t bounds_bytes(const GatedDeltaRuleSize& size) {
+  return round_up((size.sequences + 1) * static_cast<int64_t>(sizeof(int64_t)), kScratchAlignment);
+}
+
 // Elements of the sums that several tasks of the backward pass contribute to.
 inline int64_t partial_sums(const GatedDeltaRuleSize& size, int64_t head_sums, int64_t column_parts,
                             int64_t tasks) {

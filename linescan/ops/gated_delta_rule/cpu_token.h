@@ -44,7 +44,7 @@ HWY_INLINE void AdvanceVectors(const Token<T>& token, T* HWY_RESTRICT state, int
                                const T* HWY_RESTRICT v, T* HWY_RESTRICT o, const Load& load,
                                const Store& store) {
   const hn::ScalableTag<T> d;
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  const int64_t lanes = LanesOf<T>();
   Vec<T> at_k[kVectors], at_q[kVectors], u[kVectors];
 #pragma GCC unroll 4
   for (int n = 0; n < kVectors; ++n) at_k[n] = at_q[n] = hn::Zero(d);
@@ -78,7 +78,7 @@ template <typename T>
 HWY_INLINE void AdvanceColumns(const Token<T>& token, int64_t columns, T* state, int64_t row,
                                const T* v, T* o) {
   const hn::ScalableTag<T> d;
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  const int64_t lanes = LanesOf<T>();
   const auto load = [&](const T* from) HWY_ATTR { return hn::LoadU(d, from); };
   const auto store = [&](Vec<T> value, T* to) HWY_ATTR { hn::StoreU(value, d, to); };
   int64_t j = 0;
@@ -98,7 +98,7 @@ HWY_INLINE void AdvanceColumns(const Token<T>& token, int64_t columns, T* state,
 template <typename T>
 HWY_INLINE void AdvanceRows(const Token<T>& token, int64_t V, T* state, const T* v, T* o) {
   const hn::ScalableTag<T> d;
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d)), K = token.K;
+  const int64_t lanes = LanesOf<T>(), K = token.K;
   const int64_t whole = K / lanes * lanes;
   const auto rest = hn::FirstN(d, static_cast<size_t>(K - whole));
   const auto gate = hn::Set(d, token.gate);

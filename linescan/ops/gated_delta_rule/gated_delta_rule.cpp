@@ -100,6 +100,12 @@ struct Operands {
   }
 };
 
+void expect_gpu_type(std::string_view op, DType type) {
+  if (type == DType::kFloat64)
+    throw_error<Unsupported>(
+        "{}: q is float64, GPUs take float32, float16 and bfloat16 (use the CPU)", op);
+}
+
 }  // namespace
 
 GatedDeltaRuleSize size_of(const GatedDeltaRuleProblem& p) {
@@ -135,6 +141,17 @@ void check(const GatedDeltaRuleStepProblem& p) {
   if (strides[3] != 1 || strides[2] != columns)
     throw_error<InvalidArgument>("{}: pool has strides {}, expected the last two to be {} and 1",
                                  kStepName, to_string(strides), columns);
+  expect_own_places(kStepName, "pool", p.pool);
 }
+
+void check_gpu(const GatedDeltaRuleProblem& p) {
+  expect_gpu_type(kName, p.q.dtype);
+  constexpr int64_t kMostHeads = int64_t{1} << 31;  // counted in 32 bits
+  if (p.v.shape[2] >= kMostHeads)
+    throw_error<Unsupported>("{}: v has {} heads, GPUs take less than {}", kName, p.v.shape[2],
+                             kMostHeads);
+}
+
+void check_gpu(const GatedDeltaRuleStepProblem& p) { expect_gpu_type(kStepName, p.q.dtype); }
 
 }  // namespace linescan

@@ -11,7 +11,9 @@
 #include <cstdint>
 
 #include "linescan/base/tensor_view.h"
+#include "linescan/ops/gated_delta_rule/gpu_plan.h"
 #include "linescan/ops/gated_delta_rule/plan.h"
+#include "linescan/ops/gpu_stream.h"
 #include "linescan/ops/judged.h"
 #include "linescan/ops/parallel.h"
 
@@ -75,6 +77,16 @@ void backward(const GatedDeltaRuleProblem& problem, const GatedDeltaRuleGradient
               const GatedDeltaRulePlan& plan, std::byte* workspace,
               const ParallelFor& parallel_for);
 
+// The same on a GPU, for problems that check() and check_gpu() accept: every pointer, those of the workspace
+// and of bounds too, is memory of the current device. Work is put on the stream, nothing waits, two runs
+// give identical bits. A_log and dt_bias are contiguous. check_gpu throws Unsupported for float64 and for
+// sizes that the kernels cannot count.
+void check_gpu(const GatedDeltaRuleProblem& problem);
+void forward(const GatedDeltaRuleProblem& problem, const GatedDeltaRuleGpuPlan& plan,
+             std::byte* workspace, GpuStream stream);
+void backward(const GatedDeltaRuleProblem& problem, const GatedDeltaRuleGradients& gradients,
+              const GatedDeltaRuleGpuPlan& plan, std::byte* workspace, GpuStream stream);
+
 struct GatedDeltaRuleJudge {
   Judged o, final_state;                                   // forward
   Judged q, k, v, g, beta, initial_state, A_log, dt_bias;  // backward
@@ -98,5 +110,7 @@ struct GatedDeltaRuleStepProblem {
 };
 void check(const GatedDeltaRuleStepProblem& problem);
 void step(const GatedDeltaRuleStepProblem& problem, const ParallelFor& parallel_for);
+void check_gpu(const GatedDeltaRuleStepProblem& problem);
+void step(const GatedDeltaRuleStepProblem& problem, GpuStream stream);
 
 }  // namespace linescan

@@ -68,8 +68,7 @@ GatedDeltaRulePlan plan(const GatedDeltaRuleSize& size, Pass pass, int64_t threa
   const ScratchSize scratch{
       .chunk = plan.chunk, .K = size.K, .columns = plan.part_columns, .length = size.length};
   plan.scratch_bytes = scratch_bytes(scratch, pass, element);
-  plan.workspace_bytes = plan.slots * plan.scratch_bytes +
-                         round_up((size.sequences + 1) * 8, kScratchAlignment) + kScratchSlack;
+  plan.workspace_bytes = plan.slots * plan.scratch_bytes + bounds_bytes(size) + kScratchSlack;
   if (pass == Pass::kBackward) {
     plan.head_sums = size.value_heads / std::max<int64_t>(size.heads, 1) * plan.column_parts;
     plan.workspace_bytes +=

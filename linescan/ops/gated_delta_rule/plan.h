@@ -28,6 +28,8 @@ struct GatedDeltaRuleSize {
 };
 
 struct GatedDeltaRulePlan {
+  static constexpr const char* kOperator = "gated_delta_rule";
+
   Pass pass = Pass::kForward;
   GatedDeltaRuleMode mode = GatedDeltaRuleMode::kChunk;  // never kAuto
 

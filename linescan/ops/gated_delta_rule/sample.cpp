@@ -17,6 +17,11 @@ TensorView heads_second(const SampleTensor& tensor, bool heads_first) {
 
 }  // namespace
 
+double gated_delta_rule_gpu_bound(DType dtype) {
+  if (dtype == DType::kFloat32) return kGatedDeltaRuleBound;
+  return kGatedDeltaRuleBound / 4 * epsilon_of(dtype) / epsilon_of(DType::kFloat32);
+}
+
 std::ostream& operator<<(std::ostream& out, const GatedDeltaRuleCase& c) {
   out << c.batch << 'x' << c.length << " heads " << c.heads << '/' << c.value_heads << " K " << c.K
       << " V " << c.V << ' ' << name_of(c.dtype) << ' ' << name_of(c.mode) << " decay "

@@ -28,6 +28,8 @@ struct GatedDeltaRuleCase {
 
 // The c of the bound (judged.h); README.md, section Numerics, says why.
 inline constexpr double kGatedDeltaRuleBound = 1;
+// On GPUs, by the type of q: operands of products are rounded to half types there, and the epsilon is theirs.
+double gated_delta_rule_gpu_bound(DType dtype);
 
 // Inputs, upstream gradients, and outputs that start as NaN.
 struct GatedDeltaRuleSample {

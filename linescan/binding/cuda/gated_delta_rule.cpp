@@ -1,0 +1,117 @@
+// gated_delta_rule for CUDA tensors; schema and autograd are in binding/gated_delta_rule.cpp.
+
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <torch/library.h>
+
+#include "linescan/base/activity.h"
+#include "linescan/base/error.h"
+#include "linescan/binding/cuda/gpu_tensors.h"
+#include "linescan/binding/gated_delta_rule_call.h"
+
+namespace linescan {
+namespace {
+
+using at::Tensor;
+using OptionalTensor = std::optional<Tensor>;
+using OptionalScale = std::optional<double>;
+
+// Bytes that may still be had on the current device: the driver's, and what the allocator keeps.
+int64_t available_bytes() {
+  std::size_t free = 0, total = 0;
+  C10_CUDA_CHECK(cudaMemGetInfo(&free, &total));
+  const auto stats = c10::cuda::CUDACachingAllocator::getDeviceStats(c10::cuda::current_device());
+  const auto all = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+  return static_cast<int64_t>(free) + stats.reserved_bytes[all].current -
+         stats.allocated_bytes[all].current;
+}
+
+// Refuses before anything is launched what would run out of memory in the middle of it, and says what
+// would fit. Asks the driver only where the answer can be no.
+void expect_room(const GatedDeltaRuleProblem& problem, int64_t bytes, const Gpu& gpu) {
+  if (bytes < gpu.memory_bytes / 16) return;
+  const int64_t available = available_bytes();
+  if (bytes <= available) return;
+  const GatedDeltaRuleSize size = size_of(problem);
+  const double share = static_cast<double>(available) / static_cast<double>(bytes);
+  const auto fitting = [&](int64_t count) {
+    return static_cast<int64_t>(share * 0.95 * static_cast<double>(count));
+  };
+  const std::string advice =
+      problem.packed
+          ? fmt::format("about {} of {} tokens would fit", fitting(size.length), size.length)
+          : fmt::format("a batch of {} would fit", fitting(size.batch));
+  throw_error<Unsupported>(
+      "gated_delta_rule: q [{}, {}, {}, {}] with {} value heads of V = {} needs {} bytes beside "
+      "its "
+      "tensors, {} are free; {}",
+      size.batch, size.length, size.heads, size.K, size.value_heads, size.V, bytes, available,
+      advice);
+}
+
+struct Planned {
+  GatedDeltaRuleGpuPlan plan;
+  Tensor workspace;
+  std::optional<OperatorRunning> running;  // while the object lives
+
+  Planned(const GatedDeltaRuleProblem& problem, Pass pass, const Tensor& q) {
+    check_gpu(problem);
+    plan = linescan::plan(size_of(problem), problem.packed, pass, gpu_of(q));
+    expect_room(problem, plan.workspace_bytes, gpu_of(q));
+    workspace = gpu_workspace(q, plan.workspace_bytes);
+    running.emplace(plan);
+  }
+};
+
+std::tuple<Tensor, Tensor> forward_cuda(const Tensor& q, const Tensor& k, const Tensor& v,
+                                        const Tensor& g, const Tensor& beta, OptionalScale scale,
+                                        const OptionalTensor& initial_state,
+                                        const OptionalTensor& cu_seqlens,
+                                        const OptionalTensor& A_log, const OptionalTensor& dt_bias,
+                                        bool qk_l2norm, bool beta_sigmoid, bool allow_neg_eigval,
+                                        bool state_v_first, bool reverse, std::string_view mode) {
+  const c10::cuda::CUDAGuard guard(q.device());
+  GatedDeltaRuleCall call(q, k, v, g, beta, scale, initial_state, cu_seqlens, A_log, dt_bias,
+                          qk_l2norm, beta_sigmoid, allow_neg_eigval, state_v_first, reverse, mode);
+  const Planned planned(call.problem, Pass::kForward, q);
+  auto results = call.new_results(v);
+  forward(call.problem, planned.plan, bytes_of(planned.workspace), current_stream(q));
+  return results;
+}
+
+GatedDeltaRuleTensors8 backward_cuda(
+    const OptionalTensor& grad_o, const OptionalTensor& grad_final_state, const Tensor& q,
+    const Tensor& k, const Tensor& v, const Tensor& g, const Tensor& beta, OptionalScale scale,
+    const OptionalTensor& initial_state, const OptionalTensor& cu_seqlens,
+    const OptionalTensor& A_log, const OptionalTensor& dt_bias, bool qk_l2norm, bool beta_sigmoid,
+    bool allow_neg_eigval, bool state_v_first, bool reverse) {
+  const c10::cuda::CUDAGuard guard(q.device());
+  const GatedDeltaRuleBackwardCall call(grad_o, grad_final_state, q, k, v, g, beta, scale,
+                                        initial_state, cu_seqlens, A_log, dt_bias, qk_l2norm,
+                                        beta_sigmoid, allow_neg_eigval, state_v_first, reverse);
+  const Planned planned(call.problem, Pass::kBackward, q);
+  backward(call.problem, call.gradients, planned.plan, bytes_of(planned.workspace),
+           current_stream(q));
+  return call.results;
+}
+
+Tensor step_cuda(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g,
+                 const Tensor& beta, Tensor& pool, const Tensor& slots, OptionalScale scale,
+                 const OptionalTensor& A_log, const OptionalTensor& dt_bias, bool qk_l2norm,
+                 bool beta_sigmoid, bool allow_neg_eigval, bool state_v_first) {
+  const c10::cuda::CUDAGuard guard(q.device());
+  const GatedDeltaRuleStepCall call(q, k, v, g, beta, pool, slots, scale, A_log, dt_bias, qk_l2norm,
+                                    beta_sigmoid, allow_neg_eigval, state_v_first);
+  check_gpu(call.problem);
+  step(call.problem, current_stream(q));
+  return call.o;
+}
+
+TORCH_LIBRARY_IMPL(linescan, CUDA, m) {
+  m.impl("gated_delta_rule", forward_cuda);
+  m.impl("gated_delta_rule_backward", backward_cuda);
+  m.impl("gated_delta_rule_step", step_cuda);
+}
+
+}  // namespace
+}  // namespace linescan

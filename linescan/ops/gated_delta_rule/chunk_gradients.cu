@@ -1,0 +1,676 @@
+// gated_delta_rule, the gradients of what went in, chunk by chunk: the states S in front of the chunk, gS'
+// behind it, u and gX are known (chunk_scan.cu, reverse_scan.cu). README.md has the equations.
+//
+// A block takes a chunk and a head of q and k, and goes through the value heads that read them; gradients
+// of q and k add up in registers. A warp owns 16 tokens and half of the keys, 64 at most, of both, and of the products
+// of tokens with tokens some 16 x 16 tiles below the diagonal. V goes by in slices.
+//
+// q and k stay as they came: the factors of their norms are in H, M and the record's rows, so that what adds
+// up is n gy for a row x with y = n x, and gx = n gy - n^2 x (x . n gy).
+//
+// Numerics:  sums in float32; operands of products are rounded to T (float32: three tf32 pieces). The gate's
+//            gradient is a sum over what passes over a token, not a difference of sums over the chunk.
+// Reference: reference.cpp beside this file; bounds in tests/ops/gated_delta_rule_gpu_test.cpp.
+
+#include <utility>
+
+#include "linescan/base/math.h"
+#include "linescan/ops/device_code/ordered_sums.h"
+#include "linescan/ops/gated_delta_rule/gpu_kernels.h"
+#include "linescan/ops/gated_delta_rule/gpu_scan.cuh"
+
+namespace linescan {
+namespace {
+
+template <typename T>
+struct GradientArgs {
+  DeltaInputs<T> in;
+  DeltaSequences sequences;
+  DeltaRows<const T> o;  // upstream
+  DeltaRows<T> q, k, v;
+  DeltaRows<float> g;
+  DeltaRows<unsigned char> beta;  // of the type of the input
+  bool o_vectors, v_vectors, pairs;
+  int padded_values, stages;
+  int64_t chunks;
+  std::byte* records;
+  const T *states, *state_gradients, *corrections, *correction_gradients;
+  float* parameter_sums;  // [chunks, 2, value_heads]: for A_log and dt_bias
+};
+
+// What the kernel keeps in shared memory for every token beside the record.
+enum GradientRow { kReads, kWrites, kCorrection, kBetaSum, kWarpSums };
+
+template <typename T, int kKeys>
+struct GradientTiles : DeltaSizes<T, kKeys> {
+  using Sizes = DeltaSizes<T, kKeys>;
+  using Sizes::kChunk, Sizes::kLayout, Sizes::kSquare, Sizes::kStride;
+  static constexpr int kOver = kChunk + 1;
+  static constexpr int kSlice = kLayout.slice(), kSliceStride = kLayout.slice_stride();
+  static constexpr int kOwn = kLayout.gradient_keys(), kKeyWarps = kLayout.gradient_key_warps();
+  static constexpr int kThreads = kLayout.gradient_threads();
+  static constexpr int64_t kStageBytes = kLayout.gradient_stage_bytes();
+  static constexpr int64_t kPairsBytes = kLayout.pairs_bytes();
+  static constexpr int64_t kOnlyStageBytes = kStageBytes > kPairsBytes ? kStageBytes : kPairsBytes;
+
+  T *k, *q, *H, *M;
+  float *over, *rows, *own, *parts;
+  DeltaDecays<kChunk>* decays;
+  unsigned char* stages;
+
+  __device__ __forceinline__ explicit GradientTiles(int stage_count) {
+    k = reinterpret_cast<T*>(shared_memory());
+    q = k + kChunk * kStride;
+    H = q + kChunk * kStride;
+    stages = reinterpret_cast<unsigned char*>(H + kChunk * kSquare);
+    M = reinterpret_cast<T*>(stage_count == 1 ? stages : stages + stage_count * kStageBytes);
+    over = reinterpret_cast<float*>(M + kChunk * kSquare);
+    decays = reinterpret_cast<DeltaDecays<kChunk>*>(
+        stages + (stage_count == 1 ? kOnlyStageBytes : stage_count * kStageBytes + kPairsBytes));
+    rows = reinterpret_cast<float*>(decays + 1);
+    own = rows + 2 * kDeltaRecordRows * kChunk;
+    parts = own + kDeltaRecordRows * kChunk;
+  }
+  // Of value head h, or of the next.
+  __device__ __forceinline__ float* record_rows(int h) const {
+    return rows + h % 2 * kDeltaRecordRows * kChunk;
+  }
+  __device__ __forceinline__ float* own_row(GradientRow which) const {
+    return own + which * kChunk;
+  }
+};
+
+// One slice of V in a stage.
+template <class Tiles, typename T>
+struct GradientStage {
+  T *S, *gS, *slices[3];
+
+  __device__ __forceinline__ GradientStage(const Tiles& tiles, int number) {
+    S = reinterpret_cast<T*>(tiles.stages + number * Tiles::kStageBytes);
+    gS = S + Tiles::kSlice * Tiles::kStride;
+    slices[0] = gS + Tiles::kSlice * Tiles::kStride;
+    slices[1] = slices[0] + Tiles::kChunk * Tiles::kSliceStride;
+    slices[2] = slices[1] + Tiles::kChunk * Tiles::kSliceStride;
+  }
+};
+
+// Sums over the four lanes that share a row.
+__device__ __forceinline__ float sum_of_quad(float x) {
+  x += __shfl_xor_sync(kAllLanes, x, 1);
+  return x + __shfl_xor_sync(kAllLanes, x, 2);
+}
+
+// A thread's place: 16 tokens from `token`, keys from `key`, and of the products of tokens with tokens the
+// tiles at columns 16 n for n = unit * kKeyWarps + key_warp, as far as they reach below the diagonal.
+template <class Tiles>
+struct GradientPlace {
+  static constexpr int kTokenTiles = Tiles::kChunk / 16;
+  static constexpr int kUnits = (kTokenTiles + Tiles::kKeyWarps - 1) / Tiles::kKeyWarps;
+  int tile, key_warp, token, key, g, q;
+
+  __device__ __forceinline__ GradientPlace()
+      : tile(threadIdx.x / 32 % kTokenTiles),
+        key_warp(threadIdx.x / 32 / kTokenTiles),
+        token(16 * tile),
+        key(Tiles::kOwn * key_warp),
+        g(threadIdx.x % 32 / 4),
+        q(threadIdx.x % 4) {}
+
+  // visit(unit, n)
+  template <class Visit>
+  __device__ __forceinline__ void for_units(const Visit& visit) const {
+#pragma unroll
+    for (int unit = 0; unit < kUnits; ++unit) {
+      const int n = unit * Tiles::kKeyWarps + key_warp;
+      if (n <= tile) visit(unit, n);
+    }
+  }
+  // result[i, j] = function(value, i, j, whether they are of one block of 16) for the units' numbers.
+  template <class Function>
+  __device__ __forceinline__ Sums<2 * kUnits> weighted(const Sums<2 * kUnits>& sums,
+                                                       const Function& function) const {
+    return sums.mapped([&](float x, int row, int column) {
+      const int n = column / 16 * Tiles::kKeyWarps + key_warp;
+      return n <= tile ? function(x, token + g + 8 * row, 16 * n + column % 16, n == tile) : 0.f;
+    });
+  }
+  template <typename T>
+  __device__ __forceinline__ void store(const Sums<2 * kUnits>& sums, T* to, int stride) const {
+    for_units([&](int unit, int n) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+#pragma unroll
+        for (int row = 0; row < 2; ++row) {
+          const float* pair = &sums.tiles[2 * unit + half][2 * row];
+          store_two(to + (token + g + 8 * row) * stride, 16 * n + 8 * half + 2 * q, stride,
+                    sizeof(T) == 2, pair[0], pair[1]);
+        }
+    });
+  }
+  // parts[token, key_warp] <- the rows' sums of term(row, tile, number, place among the row's numbers)
+  template <int kTiles, class Term>
+  __device__ __forceinline__ void sum_rows(float* parts, const Term& term) const {
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
+      float sum = 0;
+#pragma unroll
+      for (int i = 0; i < kTiles; ++i)
+#pragma unroll
+        for (int j = 0; j < 2; ++j) sum += term(row, i, 2 * row + j, 2 * i + j);
+      sum = sum_of_quad(sum);
+      if (q == 0) parts[(token + g + 8 * row) * Tiles::kKeyWarps + key_warp] = sum;
+    }
+  }
+  // The numbers of q or k that stand where the thread's sums of keys stand, for one of the two rows.
+  template <typename T>
+  __device__ __forceinline__ void read_keys(const T* tile, int row,
+                                            float (&numbers)[Tiles::kOwn / 4]) const {
+    const T* at = tile + (token + g + 8 * row) * Tiles::kStride + key + 2 * q;
+#pragma unroll
+    for (int i = 0; i < Tiles::kOwn / 8; ++i) {
+      Two<T> two;
+      if constexpr (sizeof(T) == 2)
+        two.word = *reinterpret_cast<const uint32_t*>(at + 8 * i);
+      else
+        two.values = *reinterpret_cast<const float2*>(at + 8 * i);
+      numbers[2 * i] = two[0];
+      numbers[2 * i + 1] = two[1];
+    }
+  }
+  // parts <- the sums over keys of the tile's numbers times those of `sums`; for two at once.
+  template <int kParts, typename T, int kTiles>
+  __device__ __forceinline__ void dot_rows(const T* tile, const Sums<kTiles>* const (&sums)[kParts],
+                                           float* const (&parts)[kParts]) const {
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
+      float numbers[Tiles::kOwn / 4];
+      read_keys(tile, row, numbers);
+#pragma unroll
+      for (int part = 0; part < kParts; ++part) {
+        float sum = 0;
+#pragma unroll
+        for (int i = 0; i < kTiles; ++i)
+#pragma unroll
+          for (int j = 0; j < 2; ++j)
+            sum = fmaf(numbers[2 * i + j], sums[part]->tiles[i][2 * row + j], sum);
+        sum = sum_of_quad(sum);
+        if (q == 0) parts[part][(token + g + 8 * row) * Tiles::kKeyWarps + key_warp] = sum;
+      }
+    }
+  }
+};
+
+template <int kKeyWarps>
+__device__ __forceinline__ float sum_of_parts(const float* parts, int token) {
+  float sum = 0;
+#pragma unroll
+  for (int i = 0; i < kKeyWarps; ++i) sum += parts[token * kKeyWarps + i];
+  return sum;
+}
+
+// The gradient of a row x from n gy (see above), stored for the tokens that there are.
+template <class Tiles, typename T, int kTiles>
+__device__ __forceinline__ void store_through_norm(const GradientPlace<Tiles>& place,
+                                                   const Sums<kTiles>& sums, const T* tile,
+                                                   float* parts, const DeltaRows<T>& to,
+                                                   const DeltaChunk& chunk, int head, int K,
+                                                   bool norm, bool pairs) {
+  constexpr int kPart = Tiles::kChunk * Tiles::kKeyWarps;
+  if (norm) {
+    place.template dot_rows<1, T, kTiles>(tile, {&sums}, {parts});
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
+      float numbers[Tiles::kOwn / 4], sum = 0;
+      place.read_keys(tile, row, numbers);
+      for (const float x : numbers) sum = fmaf(x, x, sum);
+      sum = sum_of_quad(sum);
+      if (place.q == 0)
+        parts[kPart + (place.token + place.g + 8 * row) * Tiles::kKeyWarps + place.key_warp] = sum;
+    }
+    __syncthreads();
+  }
+  if (to.data) {
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
+      const int token = place.token + place.g + 8 * row;
+      const float along = norm ? sum_of_parts<Tiles::kKeyWarps>(parts, token) /
+                                     (sum_of_parts<Tiles::kKeyWarps>(parts + kPart, token) + 1e-6f)
+                               : 0.f;
+      if (token >= chunk.tokens) continue;
+      T* const out = chunk.rows(to, head) + token * chunk.row_step(to);
+      float x[Tiles::kOwn / 4];
+      place.read_keys(tile, row, x);
+#pragma unroll
+      for (int i = 0; i < kTiles; ++i)
+        store_two(out, place.key + 8 * i + 2 * place.q, K, pairs,
+                  sums.tiles[i][2 * row] - along * x[2 * i],
+                  sums.tiles[i][2 * row + 1] - along * x[2 * i + 1]);
+    }
+  }
+  __syncthreads();
+}
+
+// The sum of numbers over `lanes` neighbouring threads, a power of two.
+__device__ __forceinline__ float sum_of_lanes(float x, int lanes) {
+  for (int mask = 1; mask < lanes; mask *= 2) x += __shfl_xor_sync(kAllLanes, x, mask);
+  return x;
+}
+
+template <typename T, int kKeys>
+__global__ void __launch_bounds__(GradientTiles<T, kKeys>::kThreads, kKeys == 32 ? 4 : 1)
+    gradients_kernel(GradientArgs<T> args) {
+  using Tiles = GradientTiles<T, kKeys>;
+  using Stage = GradientStage<Tiles, T>;
+  using Place = GradientPlace<Tiles>;
+  constexpr int kChunk = Tiles::kChunk, kStride = Tiles::kStride, kSquare = Tiles::kSquare;
+  constexpr int kSlice = Tiles::kSlice, kSliceStride = Tiles::kSliceStride;
+  constexpr int kKeyTiles = Tiles::kOwn / 8, kTokenTiles = Place::kTokenTiles;
+  constexpr int kUnitTiles = 2 * Place::kUnits, kPart = kChunk * Tiles::kKeyWarps;
+  // A token's threads, where the work is neither keys nor pairs.
+  constexpr int kLanes = Tiles::kThreads / kChunk, kLaneValues = kSlice / kLanes;
+  constexpr int kLaneTokens = kChunk / kLanes;
+  const DeltaInputs<T>& in = args.in;
+  const Tiles tiles(args.stages);
+  const Place place;
+  const DeltaDecays<kChunk>& decays = *tiles.decays;
+  const int values = args.padded_values, slices = (values + kSlice - 1) / kSlice;
+  const DeltaTeam team = {static_cast<int>(threadIdx.x), Tiles::kThreads};
+  const int own_token = threadIdx.x / kLanes, own_lane = threadIdx.x % kLanes;
+  // A value head's slices go by twice: for the outputs, and for the state.
+  const int steps = 2 * slices;
+
+  for (int64_t item = blockIdx.x; item < args.chunks * in.heads; item += gridDim.x) {
+    const int64_t number = item / in.heads;
+    const int head = static_cast<int>(item % in.heads), first_head = head * in.group();
+    const int64_t s = args.sequences.of_chunk(number, kChunk);
+    const DeltaChunk chunk(args.sequences.walk(s),
+                           (number - args.sequences.first_chunk(s, kChunk)) * kChunk, kChunk);
+    const auto parameter_sum = [&](int which, int h) -> float& {
+      return args.parameter_sums[(2 * number + which) * in.value_heads + h];
+    };
+    if (chunk.tokens == 0) {
+      for (int i = threadIdx.x; i < 2 * in.group(); i += blockDim.x)
+        parameter_sum(i % 2, first_head + i / 2) = 0.f;
+      continue;
+    }
+
+    int fetch_head = first_head, fetch_step = 0;  // what comes next
+    const auto fetch = [&](int step) {
+      const int h = fetch_head, at = fetch_step;
+      if (++fetch_step == steps) {
+        fetch_step = 0;
+        ++fetch_head;
+      }
+      const int64_t row = number * in.value_heads + h;
+      const bool outputs = at < slices;
+      const int v = (outputs ? at : at - slices) * kSlice;
+      const Stage stage(tiles, args.stages == 1 ? 0 : step & 1);
+      const auto state_slice = [&](T* to, const T* from) {
+        load_tile(team, to, kStride, from + row * values * kKeys + int64_t{1} * v * kKeys,
+                  int64_t{kKeys}, kSlice, values - v, kKeys, kKeys, true);
+      };
+      const auto token_slice = [&](T* to, const T* from) {
+        load_tile(team, to, kSliceStride, from + row * kChunk * values + v, int64_t{values}, kChunk,
+                  kChunk, kSlice, values - v, true);
+      };
+      state_slice(stage.S, args.states);
+      token_slice(stage.slices[0], args.corrections);
+      if (outputs) {
+        load_tile(team, stage.slices[1], kSliceStride,
+                  args.o.data ? chunk.rows(args.o, h) + v : nullptr, chunk.row_step(args.o), kChunk,
+                  args.o.data ? chunk.tokens : 0, kSlice, in.V - v, args.o_vectors);
+      } else {
+        state_slice(stage.gS, args.state_gradients);
+        token_slice(stage.slices[1], args.correction_gradients);
+        load_tile(team, stage.slices[2], kSliceStride, chunk.rows(in.v, h) + v,
+                  chunk.row_step(in.v), kChunk, chunk.tokens, kSlice, in.V - v, in.vectors);
+      }
+      if (at == 0)
+        load_tile<float>(team, tiles.record_rows(h), 0,
+                         delta_record<T>(args.records, row, kChunk).rows, 0, 1, 1,
+                         kDeltaRecordRows * kChunk, kDeltaRecordRows * kChunk, true);
+      commit_copies();
+    };
+    load_tile(team, tiles.k, kStride, chunk.rows(in.k, head), chunk.row_step(in.k), kChunk,
+              chunk.tokens, kKeys, in.K, in.vectors);
+    load_tile(team, tiles.q, kStride, chunk.rows(in.q, head), chunk.row_step(in.q), kChunk,
+              chunk.tokens, kKeys, in.K, in.vectors);
+    commit_copies();
+    wait_copies<0>();
+    __syncthreads();
+    Sums<kUnitTiles> qk, kk;
+    qk.clear();
+    kk.clear();
+#pragma unroll 2
+    for (int k = 0; k < kKeys; k += 16) {
+      FragmentA<T> from_q, from_k;
+      load_a(from_q, tiles.q + place.token * kStride + k, kStride);
+      load_a(from_k, tiles.k + place.token * kStride + k, kStride);
+      place.for_units([&](int unit, int n) {
+        FragmentB<T> b[2];
+        load_b_rows(b, tiles.k + 16 * n * kStride + k, kStride);
+        multiply_add(qk, unit, from_q, b);
+        multiply_add(kk, unit, from_k, b);
+      });
+    }
+    Sums<kKeyTiles> gq, gk;
+    gq.clear();
+    gk.clear();
+
+    Sums<kKeyTiles> sums, reads;
+    Sums<kUnitTiles> pairs, over;  // over: what passes over the tokens between a pair
+    float state_dot = 0, v_dot = 0;
+    const int all_steps = in.group() * steps;
+    int h = first_head, next_step = 0;
+#pragma unroll 1
+    for (int step = 1 - args.stages; step < all_steps; ++step) {  // the first may fetch only
+      const int ahead = step + args.stages - 1;
+      if (ahead < all_steps)
+        fetch(ahead);
+      else
+        commit_copies();
+      if (step < 0) continue;
+      if (args.stages > 1)
+        wait_copies<1>();
+      else
+        wait_copies<0>();
+      __syncthreads();
+      const int at_step = next_step;
+      if (at_step == 0 && step > 0) ++h;
+      next_step = at_step + 1 == steps ? 0 : at_step + 1;
+      const Stage stage(tiles, args.stages == 1 ? 0 : step & 1);
+      const float* const rows = tiles.record_rows(h);
+      const auto row = [&](DeltaRow which, int token) { return rows[which * kChunk + token]; };
+      const auto own = [&](DeltaRow which, int r) {
+        return row(which, place.token + place.g + 8 * r);
+      };
+      // ---- Outputs: q reads S and, through P, u ----
+      if (at_step < slices) {
+        if (at_step == 0) {
+          sums.clear();
+          pairs.clear();
+        }
+#pragma unroll
+        for (int k = 0; k < kSlice; k += 16) {
+          FragmentA<T> go;
+          load_a(go, stage.slices[1] + place.token * kSliceStride + k, kSliceStride);
+#pragma unroll
+          for (int n = 0; n < kKeyTiles / 2; ++n) {
+            FragmentB<T> b[2];
+            load_b_columns(b, stage.S + k * kStride + place.key + 16 * n, kStride);
+            multiply_add(sums, n, go, b);
+          }
+          place.for_units([&](int unit, int n) {
+            FragmentB<T> b[2];
+            load_b_rows(b, stage.slices[0] + 16 * n * kSliceStride + k, kSliceStride);
+            multiply_add(pairs, unit, go, b);
+          });
+        }
+        if (at_step == 0) tiles.decays->fill(rows + kGate * kChunk);
+        __syncthreads();
+        if (at_step + 1 < slices) continue;
+        sums = sums.mapped([&](float x, int r, int) { return own(kReadQ, r) * x; });
+        place.template dot_rows<1, T, kKeyTiles>(tiles.q, {&sums}, {tiles.parts});
+#pragma unroll
+        for (int i = 0; i < kKeyTiles; ++i)
+#pragma unroll
+          for (int j = 0; j < 4; ++j) gq.tiles[i][j] += sums.tiles[i][j];
+        const auto H = place.weighted(pairs, [&](float x, int i, int j, bool near) {
+          return i >= j ? row(kFactorQ, i) * row(kFactorK, j) * decays(i, j, near) * x : 0.f;
+        });
+        place.store(H, tiles.H, kSquare);
+#pragma unroll
+        for (int i = 0; i < kUnitTiles; ++i)
+#pragma unroll
+          for (int j = 0; j < 4; ++j) over.tiles[i][j] = H.tiles[i][j] * qk.tiles[i][j];
+        continue;
+      }
+
+      // ---- The state: k writes u into it, and reads from it what u corrects ----
+      if (at_step == slices) {
+        sums.clear();
+        reads.clear();
+        pairs.clear();
+        state_dot = v_dot = 0;
+      }
+      {
+#pragma unroll
+        for (int k = 0; k < kSlice; k += 16) {
+          FragmentA<T> from_u, from_gx;
+          load_a(from_u, stage.slices[0] + place.token * kSliceStride + k, kSliceStride);
+          load_a(from_gx, stage.slices[1] + place.token * kSliceStride + k, kSliceStride);
+#pragma unroll
+          for (int n = 0; n < kKeyTiles / 2; ++n) {
+            FragmentB<T> b[2];
+            load_b_columns(b, stage.gS + k * kStride + place.key + 16 * n, kStride);
+            multiply_add(sums, n, from_u, b);
+            load_b_columns(b, stage.S + k * kStride + place.key + 16 * n, kStride);
+            multiply_add(reads, n, from_gx, b);
+          }
+          place.for_units([&](int unit, int n) {
+            FragmentB<T> b[2];
+            load_b_rows(b, stage.slices[0] + 16 * n * kSliceStride + k, kSliceStride);
+            multiply_add(pairs, unit, from_gx, b);
+          });
+        }
+        using Numbers = Pack<T, 16 / sizeof(T)>;
+        constexpr int kPacks = kKeys * sizeof(T) / 16;
+        for (int i = threadIdx.x; i < kSlice * kPacks; i += Tiles::kThreads) {
+          const int at = i / kPacks * kStride + i % kPacks * int{16 / sizeof(T)};
+          const auto a = *reinterpret_cast<const Numbers*>(stage.S + at);
+          const auto b = *reinterpret_cast<const Numbers*>(stage.gS + at);
+#pragma unroll
+          for (int n = 0; n < int{16 / sizeof(T)}; ++n)
+            state_dot = fmaf(to_float(a.values[n]), to_float(b.values[n]), state_dot);
+        }
+        using Values = Pack<T, kLaneValues>;
+        const int column = own_lane * kLaneValues, v = (at_step - slices) * kSlice + column;
+        const int at = own_token * kSliceStride + column;
+        const auto of_gx = *reinterpret_cast<const Values*>(stage.slices[1] + at);
+        const auto of_v = *reinterpret_cast<const Values*>(stage.slices[2] + at);
+        const float beta = row(kBeta, own_token);
+        Values gv;
+#pragma unroll
+        for (int i = 0; i < kLaneValues; ++i) {
+          const float gx = to_float(of_gx.values[i]);
+          v_dot = fmaf(gx, to_float(of_v.values[i]), v_dot);
+          gv.values[i] = from_float<T>(beta * gx);
+        }
+        if (args.v.data && own_token < chunk.tokens) {
+          T* const to = chunk.rows(args.v, h) + own_token * chunk.row_step(args.v) + v;
+          if (args.v_vectors && v + kLaneValues <= in.V) {
+            *reinterpret_cast<Values*>(to) = gv;
+          } else {
+#pragma unroll
+            for (int i = 0; i < kLaneValues; ++i)
+              if (v + i < in.V) to[i] = gv.values[i];
+          }
+        }
+        __syncthreads();
+      }
+      if (at_step + 1 < steps) continue;
+      sums = sums.mapped([&](float x, int r, int) { return own(kWrite, r) * x; });
+      reads = reads.mapped([&](float x, int r, int) { return own(kReadK, r) * x; });
+      place.template dot_rows<2, T, kKeyTiles>(tiles.k, {&sums, &reads},
+                                               {tiles.parts + kPart, tiles.parts + 2 * kPart});
+#pragma unroll
+      for (int i = 0; i < kKeyTiles; ++i)
+#pragma unroll
+        for (int j = 0; j < 4; ++j)
+          gk.tiles[i][j] += sums.tiles[i][j] - own(kBeta, j >> 1) * reads.tiles[i][j];
+      const auto N = place.weighted(pairs, [&](float x, int i, int j, bool near) {
+        return i > j ? -row(kFactorK, i) * row(kFactorK, j) * decays(i, j, near) * x : 0.f;
+      });
+      place.template sum_rows<kUnitTiles>(tiles.parts + 3 * kPart, [&](int, int i, int j, int) {
+        return N.tiles[i][j] * kk.tiles[i][j];
+      });
+      const auto M =
+          place.weighted(N, [&](float x, int i, int, bool) { return row(kBeta, i) * x; });
+      place.store(M, tiles.M, kSquare);
+#pragma unroll
+      for (int i = 0; i < kUnitTiles; ++i)
+#pragma unroll
+        for (int j = 0; j < 4; ++j) over.tiles[i][j] += M.tiles[i][j] * kk.tiles[i][j];
+      place.store(over, tiles.over, Tiles::kOver);
+      state_dot = sum_of_lanes(state_dot, 32);
+      if (threadIdx.x % 32 == 0) tiles.own_row(kWarpSums)[threadIdx.x / 32] = state_dot;
+      v_dot = sum_of_lanes(v_dot, kLanes);
+      if (own_lane == 0) tiles.own_row(kCorrection)[own_token] = v_dot;
+      __syncthreads();
+
+      // ---- Tokens with tokens ----
+#pragma unroll
+      for (int t = 0; t < kTokenTiles; ++t) {
+        FragmentA<T> from_h, from_ht, from_m, from_mt;
+        const bool below = t <= place.tile, above = t >= place.tile;
+        if (below) {
+          load_a(from_h, tiles.H + place.token * kSquare + 16 * t, kSquare);
+          load_a(from_m, tiles.M + place.token * kSquare + 16 * t, kSquare);
+        }
+        if (above) {
+          load_a_transposed(from_ht, tiles.H + 16 * t * kSquare + place.token, kSquare);
+          load_a_transposed(from_mt, tiles.M + 16 * t * kSquare + place.token, kSquare);
+        }
+#pragma unroll
+        for (int n = 0; n < kKeyTiles / 2; ++n) {
+          FragmentB<T> b[2];
+          load_b_columns(b, tiles.k + 16 * t * kStride + place.key + 16 * n, kStride);
+          if (below) {
+            multiply_add(gq, n, from_h, b);
+            multiply_add(gk, n, from_m, b);
+          }
+          if (above) {
+            multiply_add(gk, n, from_mt, b);
+            load_b_columns(b, tiles.q + 16 * t * kStride + place.key + 16 * n, kStride);
+            multiply_add(gk, n, from_ht, b);
+          }
+        }
+      }
+
+      // ---- Gate and beta ----
+      {
+        // over[i, j] <- sum of row i in front of j; kLaneTokens columns a lane
+        float* const over_row = tiles.over + own_token * Tiles::kOver;
+        const int first = own_lane * kLaneTokens, last = min(first + kLaneTokens, own_token + 1);
+        float sum = 0;
+        for (int j = first; j < last; ++j) sum += over_row[j];
+        float before = 0;
+        for (int lane = 0; lane < kLanes; ++lane) {
+          const float of_lane = __shfl_sync(kAllLanes, sum, lane, kLanes);
+          if (lane < own_lane) before += of_lane;
+        }
+        for (int j = first; j < last; ++j) {
+          const float here = over_row[j];
+          over_row[j] = before;
+          before += here;
+        }
+        if (own_lane == 0) {
+          const auto part = [&](int which) {
+            return sum_of_parts<Tiles::kKeyWarps>(tiles.parts + which * kPart, own_token);
+          };
+          const float read = part(2);
+          tiles.own_row(kReads)[own_token] = part(0) - row(kBeta, own_token) * read;
+          tiles.own_row(kWrites)[own_token] = part(1);
+          tiles.own_row(kBetaSum)[own_token] =
+              tiles.own_row(kCorrection)[own_token] - read + part(3);
+        }
+      }
+      __syncthreads();
+      float gg = 0, to_A_log = 0, to_bias = 0;
+      for (int i = own_lane * kLaneTokens; i < (own_lane + 1) * kLaneTokens; ++i)
+        gg += i < own_token ? tiles.own_row(kWrites)[i]
+                            : tiles.own_row(kReads)[i] + tiles.over[i * Tiles::kOver + own_token];
+      gg = sum_of_lanes(gg, kLanes);
+      if (own_lane == 0 && own_token < chunk.tokens) {
+        float state = 0;
+        for (int w = 0; w < Tiles::kThreads / 32; ++w) state += tiles.own_row(kWarpSums)[w];
+        gg = fmaf(state, rows[kDecay * kChunk], gg);
+        const int64_t batch = chunk.walk.batch, token = chunk.token(own_token);
+        float gbeta = tiles.own_row(kBetaSum)[own_token];
+        if (in.sigmoid) {
+          const float x = sigmoid(in.raw_beta(batch, token, h));
+          gbeta *= in.largest_beta * x * (1.f - x);
+        }
+        if (in.A_log) {
+          const float rate = expf(in.A_log[h]);
+          const float raw = *in.g.at(batch, token, h) + (in.dt_bias ? in.dt_bias[h] : 0.f);
+          to_A_log = -gg * rate * softplus(raw);
+          gg *= -rate * softplus_slope(raw);
+          to_bias = gg;
+        }
+        if (args.g.data) *args.g.at(batch, token, h) = gg;
+        if (args.beta.data)
+          write_as(args.beta.data, in.beta_type,
+                   batch * args.beta.batch + token * args.beta.token + h * args.beta.head, gbeta);
+      }
+      if (in.A_log) {
+        to_A_log = sum_of_lanes(to_A_log, 32);
+        to_bias = sum_of_lanes(to_bias, 32);
+        __syncthreads();
+        if (threadIdx.x % 32 == 0) {
+          tiles.own_row(kReads)[threadIdx.x / 32] = to_A_log;
+          tiles.own_row(kWrites)[threadIdx.x / 32] = to_bias;
+        }
+        __syncthreads();
+        if (threadIdx.x < 2) {
+          float sum = 0;
+          for (int w = 0; w < Tiles::kThreads / 32; ++w)
+            sum += tiles.own_row(threadIdx.x == 0 ? kReads : kWrites)[w];
+          parameter_sum(threadIdx.x, h) = sum;
+        }
+      }
+      __syncthreads();
+    }
+    store_through_norm(place, gq, tiles.q, tiles.parts, args.q, chunk, head, in.K, in.norm,
+                       args.pairs);
+    store_through_norm(place, gk, tiles.k, tiles.parts, args.k, chunk, head, in.K, in.norm,
+                       args.pairs);
+  }
+}
+
+}  // namespace
+
+void launch_delta_gradients(const GatedDeltaRuleProblem& p,
+                            const GatedDeltaRuleGradients& gradients,
+                            const GatedDeltaRuleGpuPlan& plan, std::byte* workspace,
+                            GpuStream stream) {
+  const bool pairs = (!gradients.q || rows_are_pairs(gradients.q)) &&
+                     (!gradients.k || rows_are_pairs(gradients.k));
+  auto* const sums = reinterpret_cast<float*>(workspace + plan.parameter_sums_at);
+  dispatch_delta(p.q.dtype, plan.padded_keys, [&]<typename T, int kKeys>() {
+    const auto of = [&](int64_t at) { return reinterpret_cast<const T*>(workspace + at); };
+    const GradientArgs<T> args = {delta_inputs<T>(p),
+                                  delta_sequences(p, workspace),
+                                  delta_rows<const T>(gradients.o),
+                                  delta_rows<T>(gradients.q),
+                                  delta_rows<T>(gradients.k),
+                                  delta_rows<T>(gradients.v),
+                                  delta_rows<float>(gradients.g),
+                                  delta_rows<unsigned char>(gradients.beta),
+                                  rows_are_vectors(gradients.o),
+                                  gradients.v && rows_are_vectors(gradients.v),
+                                  pairs,
+                                  static_cast<int>(delta_padded_values(p.v.shape[3])),
+                                  static_cast<int>(plan.gradient_stages),
+                                  plan.chunks,
+                                  workspace + plan.records_at,
+                                  of(plan.states_at),
+                                  of(plan.state_gradients_at),
+                                  of(plan.corrections_at),
+                                  of(plan.correction_gradients_at),
+                                  sums};
+    launch("gated_delta_rule, gradients", gradients_kernel<T, kKeys>, shape_of(plan.gradients),
+           stream, args);
+  });
+  if (!p.inputs.A_log) return;
+  OrderedSums totals;
+  const int64_t heads = p.v.shape[2];
+  for (const auto& [which, result] :
+       {std::pair{0, &gradients.A_log}, std::pair{1, &gradients.dt_bias}})
+    if (*result)
+      totals.add(
+          sum_of_columns(sums, plan.chunks, 2 * heads, which * heads, heads, result->as<float>()));
+  launch_ordered_sums("gated_delta_rule, sums of A_log and dt_bias", totals, stream);
+}
+
+}  // namespace linescan

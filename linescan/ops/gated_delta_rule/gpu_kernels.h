@@ -1,0 +1,66 @@
+// The launchers of gated_delta_rule's kernels, in the order in which a pass calls them. No checks, no
+// allocation; `workspace` as the plan lays it out. Every kernel's file says what it does.
+#pragma once
+
+#include "linescan/ops/device_code/dispatch.cuh"
+#include "linescan/ops/gated_delta_rule/gated_delta_rule.h"
+#include "linescan/ops/gated_delta_rule/gpu_tokens.cuh"
+
+namespace linescan {
+
+// Sane bounds at the start of the workspace, if sequences are packed.
+void launch_delta_bounds(const GatedDeltaRuleProblem& problem, std::byte* workspace,
+                         GpuStream stream);
+void launch_delta_records(const GatedDeltaRuleProblem& problem, const GatedDeltaRuleGpuPlan& plan,
+                          std::byte* workspace, GpuStream stream);
+// Outputs and final states; in a backward pass states and corrections u instead.
+void launch_delta_scan(const GatedDeltaRuleProblem& problem, const GatedDeltaRuleGpuPlan& plan,
+                       std::byte* workspace, GpuStream stream);
+void launch_delta_reverse_scan(const GatedDeltaRuleProblem& problem,
+                               const GatedDeltaRuleGradients& gradients,
+                               const GatedDeltaRuleGpuPlan& plan, std::byte* workspace,
+                               GpuStream stream);
+void launch_delta_gradients(const GatedDeltaRuleProblem& problem,
+                            const GatedDeltaRuleGradients& gradients,
+                            const GatedDeltaRuleGpuPlan& plan, std::byte* workspace,
+                            GpuStream stream);
+void launch_delta_recurrence(const GatedDeltaRuleProblem& problem,
+                             const GatedDeltaRuleGpuPlan& plan, std::byte* workspace,
+                             GpuStream stream);
+
+inline DeltaSequences delta_sequences(const GatedDeltaRuleProblem& p, std::byte* workspace) {
+  return {p.packed ? reinterpret_cast<const int64_t*>(workspace) : nullptr, size_of(p).sequences,
+          p.q.shape[1], p.reverse};
+}
+
+inline constexpr int64_t kLargestGrid = (int64_t{1} << 31) - 1;  // blocks; kernels go round
+
+inline LaunchShape shape_of(const DeltaLaunch& launch) {
+  return {launch.grid, static_cast<int>(launch.block), launch.shared_bytes};
+}
+
+// Calls function.operator()<kKeys>() for the plan's padded_keys.
+template <class Function>
+void dispatch_keys(int64_t padded_keys, const Function& function) {
+  switch (padded_keys) {
+    case 32:
+      return function.template operator()<32>();
+    case 64:
+      return function.template operator()<64>();
+    case 128:
+      return function.template operator()<128>();
+    case 256:
+      return function.template operator()<256>();
+    default:
+      return function.template operator()<512>();
+  }
+}
+// The same with the storage type in front.
+template <class Function>
+void dispatch_delta(DType dtype, int64_t padded_keys, const Function& function) {
+  dispatch_data(dtype, [&]<typename T>() {
+    dispatch_keys(padded_keys, [&]<int kKeys>() { function.template operator()<T, kKeys>(); });
+  });
+}
+
+}  // namespace linescan

@@ -1,0 +1,104 @@
+// What lies where in the kernels' shared memory, and the sizes that follow from it: known to the plans,
+// which ask for that much, and to the kernels.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+namespace linescan {
+
+// K as the kernels are compiled for it; what is smaller is padded with zeros.
+constexpr int64_t delta_padded_keys(int64_t K) {
+  return K <= 32 ? 32 : K <= 64 ? 64 : K <= 128 ? 128 : K <= 256 ? 256 : 512;
+}
+constexpr int64_t delta_padded_values(int64_t V) { return (V + 15) / 16 * 16; }
+
+// Numbers beside the matrices of a chunk's record, one row of `chunk` floats each.
+inline constexpr int kDeltaRecordRows = 8;
+
+// For numbers of that many bytes and that many (padded) keys. Strides in numbers, so that eight
+// neighbouring rows lie on different banks; sizes in bytes.
+struct DeltaLayout {
+  int number_bytes, keys;
+
+  // Tokens of a chunk: what 99 KiB and the registers have room for.
+  constexpr int chunk() const {
+    if (keys == 512) return 16;
+    if (number_bytes == 4) return keys == 256 ? 16 : 32;
+    return keys == 32 || keys == 256 ? 32 : 64;
+  }
+  constexpr int key_stride() const { return keys + 8; }
+  constexpr int square_stride() const { return chunk() + 8; }
+  constexpr int64_t key_tile_bytes() const {
+    return int64_t{1} * chunk() * key_stride() * number_bytes;
+  }
+  constexpr int64_t square_bytes() const {
+    return int64_t{1} * chunk() * square_stride() * number_bytes;
+  }
+  constexpr int64_t rows_bytes() const { return kDeltaRecordRows * chunk() * 4; }
+
+  // In the workspace: A and P, then the rows.
+  constexpr int64_t record_bytes() const {
+    return int64_t{2} * chunk() * chunk() * number_bytes + rows_bytes();
+  }
+
+  // DeltaDecays in gpu_record.cuh.
+  constexpr int64_t decays_bytes() const {
+    return (4 * (int64_t{19} * chunk() + chunk() / 16 * (chunk() / 16)) + 15) / 16 * 16;
+  }
+  // The records' kernel: tiles of k and q, later L and its inverse in float32; decays; four rows.
+  constexpr int64_t records_bytes() const {
+    return std::max(2 * key_tile_bytes(), int64_t{2} * chunk() * square_stride() * 4) +
+           decays_bytes() + int64_t{4} * chunk() * 4;
+  }
+
+  // Scans. A warp keeps [16 of V, scan_keys] of the state in registers.
+  constexpr int scan_keys() const { return std::min(keys, 128); }
+  constexpr int key_warps() const { return keys / scan_keys(); }
+  constexpr int value_stride(int column_warps) const { return 16 * column_warps + 8; }
+  // A stage: tiles of k, q and v (or what stands in for v), A, P and the record's rows. The scan that
+  // prepares a backward pass needs neither q nor P.
+  constexpr int64_t stage_bytes(int column_warps, bool outputs) const {
+    return (outputs ? 2 : 1) * (key_tile_bytes() + square_bytes()) + rows_bytes() +
+           int64_t{1} * chunk() * value_stride(column_warps) * number_bytes;
+  }
+  // Partial sums over K of [16, chunk] a warp.
+  constexpr int64_t exchange_bytes(int column_warps) const {
+    return key_warps() == 1 ? 0 : int64_t{1} * key_warps() * column_warps * 16 * chunk() * 4;
+  }
+  constexpr int64_t scan_bytes(int column_warps, int stages, bool outputs) const {
+    return stages * stage_bytes(column_warps, outputs) + exchange_bytes(column_warps);
+  }
+
+  // The gradients' kernel: a warp owns 16 tokens and gradient_keys of K (not all, for the registers' sake), and goes along V in slices.
+  constexpr int gradient_keys() const { return std::min(keys / 2, 64); }
+  constexpr int gradient_key_warps() const { return keys / gradient_keys(); }
+  constexpr int gradient_threads() const { return chunk() / 16 * gradient_key_warps() * 32; }
+  constexpr int slice() const { return keys <= 256 && number_bytes == 2 ? 32 : 16; }
+  constexpr int slice_stride() const { return slice() + 8; }
+  // A stage: slices of two states and of three tiles of tokens.
+  constexpr int64_t gradient_stage_bytes() const {
+    return int64_t{2} * slice() * key_stride() * number_bytes +
+           int64_t{3} * chunk() * slice_stride() * number_bytes;
+  }
+  // M, and what passes over tokens, in float32; where there is one stage only, in its memory.
+  constexpr int64_t pairs_bytes() const {
+    return square_bytes() + int64_t{4} * chunk() * (chunk() + 1);
+  }
+  // k and q; H; stages and pairs; then floats: decays, the records' rows of two value heads and half as
+  // many of the kernel's own, four partial sums for every token and warp along K.
+  constexpr int64_t gradients_bytes(int stages) const {
+    return 2 * key_tile_bytes() + square_bytes() +
+           (stages == 1 ? std::max(gradient_stage_bytes(), pairs_bytes())
+                        : stages * gradient_stage_bytes() + pairs_bytes()) +
+           decays_bytes() + 3 * rows_bytes() + int64_t{16} * chunk() * gradient_key_warps();
+  }
+
+  // The recurrence: 32 columns of V a block, a column a lane; warps share the rows of the state.
+  constexpr int recurrence_rows() const {
+    return keys <= 32 ? 8 : keys == 64 ? 16 : keys <= 256 ? 32 : 64;
+  }
+  constexpr int recurrence_warps() const { return keys / recurrence_rows(); }
+};
+
+}  // namespace linescan

@@ -1,0 +1,156 @@
+#include "linescan/ops/gated_delta_rule/gpu_plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "linescan/base/error.h"
+#include "linescan/base/math.h"
+#include "linescan/ops/gated_delta_rule/gpu_layout.h"
+
+namespace linescan {
+namespace {
+
+constexpr int64_t kAlignment = 128;                       // of the parts of the workspace, bytes
+constexpr int64_t kLargestGrid = (int64_t{1} << 31) - 1;  // blocks; kernels go round
+
+// The recurrence is as fast below this many tokens a sequence.
+constexpr int64_t kFewTokens = 8;
+
+// Warps that only load, for a block that has a multiprocessor to itself.
+constexpr int64_t kLoaders = 4;
+constexpr int64_t kFillingKeys = 128;
+
+// Widths of a scan's block, in warps of 16 columns, to choose from.
+constexpr int64_t kWidths[] = {4, 2, 1};
+
+DeltaLaunch launch_of(int64_t items, int64_t threads, int64_t shared_bytes) {
+  return {std::min(items, kLargestGrid), threads, shared_bytes};
+}
+
+void expect_shared(std::string_view kernel, const DeltaLaunch& launch,
+                   const GatedDeltaRuleSize& size, const Gpu& gpu) {
+  if (launch.shared_bytes > gpu.shared_per_block)
+    throw_error<Unsupported>(
+        "gated_delta_rule: K = {} in {} needs {} bytes of shared memory a block ({}), {} has {}; "
+        "smaller K, a half type or the CPU would do",
+        size.K, name_of(size.dtype), launch.shared_bytes, kernel, gpu.name, gpu.shared_per_block);
+}
+
+}  // namespace
+
+GatedDeltaRuleGpuPlan plan(const GatedDeltaRuleSize& size, bool packed, Pass pass, const Gpu& gpu) {
+  GatedDeltaRuleGpuPlan plan;
+  plan.pass = pass;
+  const int64_t number = size_of(size.dtype), sequences = size.sequences;
+  const int64_t padded_keys = delta_padded_keys(size.K), values = delta_padded_values(size.V);
+  const DeltaLayout layout{static_cast<int>(number), static_cast<int>(padded_keys)};
+  plan.padded_keys = padded_keys;
+  plan.chunk = layout.chunk();
+
+  const int64_t average = ceil_div(size.batch * size.length, std::max<int64_t>(sequences, 1));
+  plan.mode = pass == Pass::kBackward ? GatedDeltaRuleMode::kChunk : size.mode;
+  if (plan.mode == GatedDeltaRuleMode::kAuto)
+    plan.mode = average < kFewTokens ? GatedDeltaRuleMode::kRecurrent : GatedDeltaRuleMode::kChunk;
+
+  const int64_t tokens = size.batch * size.length, rows = tokens * size.value_heads;
+  const int64_t states = sequences * size.value_heads * size.K * size.V * 4;
+  const int64_t inputs =
+      number * (2 * tokens * size.heads * size.K + rows * size.V) + (4 + number) * rows;
+  const int64_t times = pass == Pass::kForward ? 1 : 2;
+  plan.bytes = times * (inputs + states) + number * rows * size.V;
+  plan.multiplications = (pass == Pass::kForward ? 3 : 8) * rows * size.K * size.V;
+
+  const int64_t heads = sequences * size.value_heads;
+  int64_t end = packed ? round_up((sequences + 1) * 8, kAlignment) : 0;
+  const auto reserve = [&](int64_t bytes) {
+    const int64_t at = end;
+    end += round_up(bytes, kAlignment);
+    return at;
+  };
+  if (plan.mode == GatedDeltaRuleMode::kRecurrent) {
+    plan.chunk = 1;
+    plan.key_warps = layout.recurrence_warps();
+    plan.column_warps = 1;
+    plan.column_parts = ceil_div(size.V, 32);
+    plan.scan = launch_of(heads * plan.column_parts, 32 * plan.key_warps, 0);
+    plan.workspace_bytes = end;
+    return plan;
+  }
+
+  plan.chunks =
+      packed ? size.length / plan.chunk + sequences : sequences * ceil_div(size.length, plan.chunk);
+  const int64_t units = plan.chunks * size.heads, value_units = plan.chunks * size.value_heads;
+  plan.records = launch_of(units, 2 * plan.chunk, layout.records_bytes());
+  plan.key_warps = layout.key_warps();
+  // Where heads are few, blocks are narrow so that every multiprocessor has one; nine tenths will do.
+  for (const int64_t width : kWidths) {
+    plan.column_warps = width;
+    plan.column_parts = ceil_div(values, 16 * width);
+    if (width <= values / 16 && 10 * heads * plan.column_parts >= 9 * gpu.multiprocessors) break;
+  }
+  const int64_t compute_warps = plan.key_warps * plan.column_warps;
+  // A block has a multiprocessor to itself where there are no more, or where its registers fill it.
+  const bool alone =
+      heads * plan.column_parts <= gpu.multiprocessors || padded_keys == kFillingKeys;
+  plan.loader_warps = alone && compute_warps <= kLoaders ? kLoaders : 0;
+  const auto scan = [&](bool outputs, int64_t stages) {
+    return launch_of(
+        heads * plan.column_parts, 32 * (compute_warps + plan.loader_warps),
+        layout.scan_bytes(static_cast<int>(plan.column_warps), static_cast<int>(stages), outputs));
+  };
+  // One stage where blocks share a multiprocessor: then one computes while another fetches.
+  plan.stages = alone && scan(true, 2).shared_bytes <= gpu.shared_per_block ? 2 : 1;
+  plan.scan = scan(pass == Pass::kForward, plan.stages);
+  plan.records_at = reserve(value_units * layout.record_bytes());
+  expect_shared("records", plan.records, size, gpu);
+  expect_shared("scan", plan.scan, size, gpu);
+  if (pass == Pass::kBackward) {
+    plan.reverse_scan = scan(true, plan.stages);
+    plan.gradient_stages = layout.gradients_bytes(2) <= gpu.shared_per_block ? 2 : 1;
+    plan.gradients = launch_of(units, layout.gradient_threads(),
+                               layout.gradients_bytes(static_cast<int>(plan.gradient_stages)));
+    expect_shared("reverse scan", plan.reverse_scan, size, gpu);
+    expect_shared("gradients", plan.gradients, size, gpu);
+    plan.states_at = reserve(value_units * values * padded_keys * number);
+    plan.state_gradients_at = reserve(value_units * values * padded_keys * number);
+    plan.corrections_at = reserve(value_units * values * plan.chunk * number);
+    plan.correction_gradients_at = reserve(value_units * values * plan.chunk * number);
+    plan.parameter_sums_at = reserve(2 * value_units * 4);
+  }
+  plan.workspace_bytes = end;
+  return plan;
+}
+
+std::string to_string(const GatedDeltaRuleGpuPlan& plan) {
+  std::string text = fmt::format("gated_delta_rule {} on a GPU\n  mode            {}\n",
+                                 name_of(plan.pass), name_of(plan.mode));
+  const auto add = [&](std::string_view name, const DeltaLaunch& launch) {
+    text += fmt::format("  {:<15} {} blocks of {} threads, {} bytes of shared memory each\n", name,
+                        launch.grid, launch.block, launch.shared_bytes);
+  };
+  if (plan.mode == GatedDeltaRuleMode::kRecurrent) {
+    text +=
+        fmt::format("  block           32 columns of V, K shared by {} warps\n", plan.key_warps);
+    add("recurrence", plan.scan);
+  } else {
+    text += fmt::format(
+        "  chunk           {} tokens, K padded to {}\n"
+        "  scan            {} columns of V a block, {} warps along K, {} that load, {} stages\n",
+        plan.chunk, plan.padded_keys, 16 * plan.column_warps, plan.key_warps, plan.loader_warps,
+        plan.stages);
+    add("records", plan.records);
+    add("scan", plan.scan);
+    if (plan.pass == Pass::kBackward) {
+      add("reverse scan", plan.reverse_scan);
+      add("gradients", plan.gradients);
+    }
+  }
+  return text + fmt::format(
+                    "  workspace       {} bytes\n"
+                    "  bytes           {}\n"
+                    "  multiply-adds   {}   with states",
+                    plan.workspace_bytes, plan.bytes, plan.multiplications);
+}
+
+}  // namespace linescan

@@ -1,0 +1,55 @@
+// How gated_delta_rule will run on a GPU: a plain value, made by a pure function, printable without
+// running anything.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "linescan/device/gpu.h"
+#include "linescan/ops/gated_delta_rule/plan.h"
+
+namespace linescan {
+
+// One kernel's launch.
+struct DeltaLaunch {
+  int64_t grid = 0, block = 0, shared_bytes = 0;
+
+  bool operator==(const DeltaLaunch&) const = default;
+};
+
+// mode chunk: "records" (what a chunk is by itself: a block a chunk and head of q), then "scan" (states, and
+// outputs or what the backward pass needs: a block a sequence, value head and part of V); backward also
+// "reverse_scan" and "gradients" (a block a chunk and head of q). mode recurrent: "scan" alone.
+struct GatedDeltaRuleGpuPlan {
+  static constexpr const char* kOperator = "gated_delta_rule";
+
+  Pass pass = Pass::kForward;
+  GatedDeltaRuleMode mode = GatedDeltaRuleMode::kChunk;  // never kAuto
+
+  int64_t chunk = 0, padded_keys = 0;
+  int64_t chunks = 0;  // records; packed sequences count one more each, whether they need it or not
+  int64_t column_warps = 0;     // of a scan's block: warps side by side along V, 16 columns each
+  int64_t key_warps = 0;        // and along K
+  int64_t loader_warps = 0;     // and those that only fetch what the others compute with
+  int64_t column_parts = 0;     // blocks along V
+  int64_t stages = 0;           // chunks of a scan in shared memory at once
+  int64_t gradient_stages = 0;  // slices of V in the gradients' kernel's shared memory at once
+  DeltaLaunch records, scan, reverse_scan, gradients;
+
+  // Offsets into the workspace, in bytes.
+  int64_t records_at = 0, states_at = 0, state_gradients_at = 0, corrections_at = 0,
+          correction_gradients_at = 0, parameter_sums_at = 0;
+  int64_t workspace_bytes = 0;
+
+  int64_t bytes = 0;            // every input read once, every output written once
+  int64_t multiplications = 0;  // multiply-adds of the products with states
+
+  bool operator==(const GatedDeltaRuleGpuPlan&) const = default;
+};
+
+// Throws Unsupported where a block's shared memory does not hold what a kernel needs.
+GatedDeltaRuleGpuPlan plan(const GatedDeltaRuleSize& size, bool packed, Pass pass, const Gpu& gpu);
+
+std::string to_string(const GatedDeltaRuleGpuPlan& plan);
+
+}  // namespace linescan

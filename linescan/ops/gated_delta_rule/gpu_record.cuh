@@ -1,0 +1,103 @@
+// The record of a chunk and value head: what the scans need to know beside q, k and v. Written once by
+// the records' kernel, read by every block that walks over the chunk.
+//
+//   A [chunk, chunk]  (I + L)^-1, L[i, j] = beta_i nk_i nk_j E[i, j] (k_i . k_j) below the diagonal
+//   P [chunk, chunk]  scale nq_i nk_j E[i, j] (q_i . k_j), diagonal included
+//   rows of floats    see DeltaRow; nq, nk are the factors of the L2 norm, or 1
+//
+// E[i, j] = exp(g_{j+1} + .. + g_i); q and k are as they come. Rows of tokens that are missing from the last chunk
+// of a sequence: A is the identity, everything else zero, but decays one.
+#pragma once
+
+#include "linescan/ops/device_code/numbers.cuh"
+#include "linescan/ops/gated_delta_rule/gpu_layout.h"
+
+namespace linescan {
+
+// The layout's numbers, as device code may use them.
+template <typename T, int kKeys>
+struct DeltaSizes {
+  static constexpr DeltaLayout kLayout{sizeof(T), kKeys};
+  static constexpr int kChunk = kLayout.chunk(), kStride = kLayout.key_stride();
+  static constexpr int kSquare = kLayout.square_stride();
+};
+
+enum DeltaRow {
+  kGate,     // g
+  kBeta,     // after the sigmoid
+  kFactorQ,  // scale nq
+  kFactorK,  // nk
+  kReadQ,    // scale nq exp(g up to here): of q when it reads the state in front of the chunk
+  kReadK,    // nk exp(g up to here): of k when it reads
+  kWrite,    // nk exp(g from here to the end of the chunk): of k when it writes
+  kDecay,    // exp(all g of the chunk), in the row's first place
+};
+
+template <typename T>
+struct DeltaRecord {
+  T *A, *P;
+  float* rows;
+};
+
+template <typename T>
+__device__ __forceinline__ DeltaRecord<T> delta_record(std::byte* records, int64_t number,
+                                                       int chunk) {
+  std::byte* at =
+      records + number * (2 * chunk * chunk * int64_t{sizeof(T)} + kDeltaRecordRows * chunk * 4);
+  T* A = reinterpret_cast<T*>(at);
+  return {A, A + chunk * chunk, reinterpret_cast<float*>(A + 2 * chunk * chunk)};
+}
+
+// E[i, j] for i >= j. Sums of the gates between two tokens, never a difference of sums: one strong gate would
+// leave nothing of the digits of those behind it. Tokens are seen in blocks of 16: pairs within a block
+// have a table, others add up the end of j's block, the blocks between and the start of i's.
+template <int kChunk>
+struct alignas(16) DeltaDecays {
+  static constexpr int kBlocks = kChunk / 16;
+  float near[kChunk][17];           // E[i, j] for j in i's block
+  float ahead[kChunk];              // sum of gates after a token to the end of its block
+  float upto[kChunk];               // from the start of its block to a token, itself included
+  float between[kBlocks][kBlocks];  // [i, j]: of the blocks between j and i
+
+  // By kChunk threads or more; `gate`: log2(e) g. The block must meet before the decays are used.
+  __device__ __forceinline__ void fill(const float* gate) {
+    const int i = threadIdx.x, first = i / 16 * 16;
+    if (i < kChunk) {
+      float own[16];
+#pragma unroll
+      for (int j = 0; j < 16; ++j) own[j] = gate[first + j];
+      float sum = 0, rest = 0;
+#pragma unroll
+      for (int j = 15; j >= 0; --j) {  // sum: of the gates behind j, up to i
+        near[i][j] = first + j <= i ? exp2_approx(sum) : 0.f;
+        if (first + j <= i) sum += own[j];
+      }
+#pragma unroll
+      for (int j = 0; j < 16; ++j)
+        if (first + j > i) rest += own[j];
+      upto[i] = sum;
+      ahead[i] = rest;
+    }
+    if (i < kBlocks * kBlocks) {
+      const int to = i / kBlocks, from = i % kBlocks;
+      float sum = 0;
+      for (int j = 16 * (from + 1); j < 16 * to; ++j) sum += gate[j];
+      between[to][from] = sum;
+    }
+  }
+  // `together`: i and j are of one block.
+  __device__ __forceinline__ float operator()(int i, int j, bool together) const {
+    return together ? near[i][j % 16] : exp2_approx(upto[i] + between[i / 16][j / 16] + ahead[j]);
+  }
+  // exp of all gates up to token i, and of all behind it.
+  __device__ __forceinline__ float from_start(int i) const {
+    return exp2_approx(i < 16 ? upto[i] : upto[i] + between[i / 16][0] + (upto[15]));
+  }
+  __device__ __forceinline__ float to_end(int i) const {
+    constexpr int kLast = kBlocks - 1;
+    return exp2_approx(i / 16 == kLast ? ahead[i]
+                                       : ahead[i] + between[kLast][i / 16] + upto[kChunk - 1]);
+  }
+};
+
+}  // namespace linescan

@@ -1,0 +1,343 @@
+// What the two scans over chunks, forward and in reverse, share: who carries which part of the state, what
+// stands in shared memory, and the products of a warp's 16 columns. See chunk_scan.cu.
+#pragma once
+
+#include "linescan/ops/device_code/tile_product.cuh"
+#include "linescan/ops/gated_delta_rule/gpu_record.cuh"
+#include "linescan/ops/gated_delta_rule/gpu_tokens.cuh"
+
+namespace linescan {
+
+// The plan's cut, as kernels take it. In the workspace a chunk and value head has a state S^T
+// [padded_values, keys] and corrections u [chunk, padded_values].
+struct DeltaScanCut {
+  int64_t items;  // sequences x value heads x parts of V
+  int column_warps, column_parts, stages, padded_values;
+  int compute_warps, loader_warps;  // of a block; without loaders the others load
+
+  __host__ __device__ int block_values() const { return 16 * column_warps; }
+  __host__ __device__ int64_t state_numbers(int keys) const {
+    return int64_t{1} * padded_values * keys;
+  }
+  __host__ __device__ int64_t correction_numbers(int chunk) const {
+    return int64_t{1} * padded_values * chunk;
+  }
+};
+
+inline DeltaScanCut delta_scan_cut(const GatedDeltaRuleProblem& p,
+                                   const GatedDeltaRuleGpuPlan& plan) {
+  const GatedDeltaRuleSize size = size_of(p);
+  return {size.sequences * size.value_heads * plan.column_parts,
+          static_cast<int>(plan.column_warps),
+          static_cast<int>(plan.column_parts),
+          static_cast<int>(plan.stages),
+          static_cast<int>(delta_padded_values(size.V)),
+          static_cast<int>(plan.column_warps * plan.key_warps),
+          static_cast<int>(plan.loader_warps)};
+}
+
+// The part of a block's state that a warp carries: 16 columns of V from `value`, and keys from `key`.
+struct DeltaScanPlace {
+  int column_warp, key_warp, column_warps, value, key, q;
+  bool computes, loads;
+  DeltaTeam loaders;
+
+  __device__ __forceinline__ DeltaScanPlace(const DeltaScanCut& cut, int own_keys)
+      : column_warp(threadIdx.x / 32 % cut.column_warps),
+        key_warp(threadIdx.x / 32 / cut.column_warps),
+        column_warps(cut.column_warps),
+        value(16 * column_warp),
+        key(own_keys * key_warp),
+        q(threadIdx.x % 4),
+        computes(static_cast<int>(threadIdx.x) < 32 * cut.compute_warps),
+        loads(cut.loader_warps == 0 || !computes),
+        loaders(cut.loader_warps == 0
+                    ? DeltaTeam{static_cast<int>(threadIdx.x), static_cast<int>(blockDim.x)}
+                    : DeltaTeam{static_cast<int>(threadIdx.x) - 32 * cut.compute_warps,
+                                32 * cut.loader_warps}) {}
+};
+
+// What a block works on: a sequence, a value head and a part of V.
+template <int kChunk>
+struct DeltaScanItem {
+  int64_t sequence, chunks, first_row;
+  int head, part, value_heads;
+  DeltaWalk walk;
+
+  __device__ __forceinline__ DeltaScanItem(int64_t item, const DeltaScanCut& cut,
+                                           const DeltaSequences& sequences, int value_heads)
+      : value_heads(value_heads) {
+    part = static_cast<int>(item % cut.column_parts);
+    head = static_cast<int>(item / cut.column_parts % value_heads);
+    sequence = item / cut.column_parts / value_heads;
+    walk = sequences.walk(sequence);
+    chunks = (walk.length + kChunk - 1) / kChunk;
+    first_row = sequences.first_chunk(sequence, kChunk) * value_heads + head;
+  }
+  // Of the record, and of everything else that the workspace has for a chunk and value head.
+  __device__ __forceinline__ int64_t row(int64_t chunk) const {
+    return first_row + chunk * value_heads;
+  }
+};
+
+// A stage in shared memory. kQueries: with q and P.
+template <typename T, int kKeys, bool kQueries>
+struct DeltaScanTiles : DeltaSizes<T, kKeys> {
+  using Sizes = DeltaSizes<T, kKeys>;
+  using Sizes::kChunk, Sizes::kLayout, Sizes::kSquare, Sizes::kStride;
+  static constexpr int kOwn = kLayout.scan_keys(), kKeyWarps = kLayout.key_warps();
+  static constexpr int kStridePad = kLayout.value_stride(0);
+  static constexpr int64_t kFixedBytes = kLayout.stage_bytes(0, kQueries);
+  static constexpr int64_t kBytesPerWarp = kLayout.stage_bytes(1, kQueries) - kFixedBytes;
+
+  T *k, *q, *A, *P, *v;
+  float *rows, *exchange;
+  int value_stride;
+
+  __device__ __forceinline__ DeltaScanTiles(const DeltaScanCut& cut, int64_t number)
+      : value_stride(16 * cut.column_warps + kStridePad) {
+    const int64_t stage_bytes = kFixedBytes + cut.column_warps * kBytesPerWarp;
+    k = reinterpret_cast<T*>(shared_memory() + number % cut.stages * stage_bytes);
+    q = k + kChunk * kStride;
+    A = kQueries ? q + kChunk * kStride : q;
+    P = A + kChunk * kSquare;
+    v = kQueries ? P + kChunk * kSquare : P;
+    rows = reinterpret_cast<float*>(v + kChunk * value_stride);
+    exchange = reinterpret_cast<float*>(shared_memory() + cut.stages * stage_bytes);
+  }
+  __device__ __forceinline__ float row(DeltaRow which, int token) const {
+    return rows[which * kChunk + token];
+  }
+
+  __device__ __forceinline__ void fetch_keys(DeltaTeam team, T* tile, const DeltaChunk& chunk,
+                                             const DeltaRows<const T>& from, int head,
+                                             const DeltaInputs<T>& in) const {
+    load_tile(team, tile, kStride, chunk.rows(from, head), chunk.row_step(from), kChunk,
+              chunk.tokens, kKeys, in.K, in.vectors);
+  }
+  __device__ __forceinline__ void fetch_record(DeltaTeam team, std::byte* records,
+                                               int64_t number) const {
+    const DeltaRecord<T> record = delta_record<T>(records, number, kChunk);
+    load_tile<T>(team, A, kSquare, record.A, kChunk, kChunk, kChunk, kChunk, kChunk, true);
+    if constexpr (kQueries)
+      load_tile<T>(team, P, kSquare, record.P, kChunk, kChunk, kChunk, kChunk, kChunk, true);
+    constexpr int kNumbers = kDeltaRecordRows * kChunk;
+    load_tile<float>(team, rows, 0, record.rows, 0, 1, 1, kNumbers, kNumbers, true);
+  }
+};
+
+// Calls use(chunk) for 0 .. chunks - 1 (reverse: from the last on) when what fetch(chunk) copies has arrived;
+// with two stages the next one's copies are under way meanwhile. Warps that compute use, those that load
+// fetch.
+template <class Fetch, class Use>
+__device__ __forceinline__ void walk_chunks(int64_t chunks, int stages, bool reverse,
+                                            const DeltaScanPlace& place, const Fetch& fetch,
+                                            const Use& use) {
+  const auto number = [&](int64_t i) { return reverse ? chunks - 1 - i : i; };
+  const auto arrive = [] {
+    wait_copies<0>();
+    __syncthreads();
+  };
+#pragma unroll 1
+  for (int64_t i = 1 - stages; i < chunks; ++i) {  // the first round of two stages fetches only
+    const int64_t ahead = i + stages - 1;
+    if (stages > 1 && i >= 0) arrive();
+    if (place.loads && ahead < chunks) {
+      fetch(number(ahead));
+      commit_copies();
+    }
+    if (i < 0) continue;
+    if (stages == 1) arrive();
+    if (place.computes) use(number(i));
+    __syncthreads();
+  }
+}
+
+// ---- Products: sums [16, 8 kTiles] of left operands [16, 16] side by side and a tile ----------------
+
+// sums += left tile^T
+template <typename T, int kTiles, int kDepth>
+__device__ __forceinline__ void multiply_rows(Sums<kTiles>& sums,
+                                              const FragmentA<T> (&left)[kDepth], const T* tile,
+                                              int stride) {
+#pragma unroll
+  for (int k = 0; k < kDepth; ++k)
+#pragma unroll
+    for (int n = 0; n < kTiles / 2; ++n) {
+      FragmentB<T> b[2];
+      load_b_rows(b, tile + 16 * n * stride + 16 * k, stride);
+      multiply_add(sums, n, left[k], b);
+    }
+}
+// The same with a lower triangle.
+template <typename T, int kTiles, int kDepth>
+__device__ __forceinline__ void multiply_lower(Sums<kTiles>& sums,
+                                               const FragmentA<T> (&left)[kDepth], const T* tile,
+                                               int stride) {
+#pragma unroll
+  for (int k = 0; k < kDepth; ++k)
+#pragma unroll
+    for (int n = k; n < kTiles / 2; ++n) {
+      FragmentB<T> b[2];
+      load_b_rows(b, tile + 16 * n * stride + 16 * k, stride);
+      multiply_add(sums, n, left[k], b);
+    }
+}
+// sums += left tile
+template <typename T, int kTiles, int kDepth>
+__device__ __forceinline__ void multiply_columns(Sums<kTiles>& sums,
+                                                 const FragmentA<T> (&left)[kDepth], const T* tile,
+                                                 int stride) {
+#pragma unroll
+  for (int k = 0; k < kDepth; ++k)
+#pragma unroll
+    for (int n = 0; n < kTiles / 2; ++n) {
+      FragmentB<T> b[2];
+      load_b_columns(b, tile + 16 * k * stride + 16 * n, stride);
+      multiply_add(sums, n, left[k], b);
+    }
+}
+// The same with a lower triangle.
+template <typename T, int kTiles, int kDepth>
+__device__ __forceinline__ void multiply_lower_columns(Sums<kTiles>& sums,
+                                                       const FragmentA<T> (&left)[kDepth],
+                                                       const T* tile, int stride) {
+#pragma unroll
+  for (int k = 0; k < kDepth; ++k)
+#pragma unroll
+    for (int n = 0; n <= k; ++n) {
+      FragmentB<T> b[2];
+      load_b_columns(b, tile + 16 * k * stride + 16 * n, stride);
+      multiply_add(sums, n, left[k], b);
+    }
+}
+
+// The sums of warps that share columns, in the order of their keys; all warps that compute take part.
+template <int kKeyWarps, int kTiles>
+__device__ __forceinline__ void add_key_parts(Sums<kTiles>& sums, float* exchange,
+                                              const DeltaScanPlace& place) {
+  if constexpr (kKeyWarps > 1) {
+    const int lane = threadIdx.x % 32;
+    const auto of = [&](int key_warp) {
+      return exchange + (key_warp * place.column_warps + place.column_warp) * kTiles * 128 + lane;
+    };
+    constexpr int kBarrier = 1;
+    const int threads = 32 * kKeyWarps * place.column_warps;
+    float* const own = of(place.key_warp);
+#pragma unroll
+    for (int i = 0; i < kTiles * 4; ++i) own[32 * i] = sums.tiles[i / 4][i % 4];
+    barrier_wait(kBarrier, threads);
+#pragma unroll
+    for (int i = 0; i < kTiles * 4; ++i) {
+      float sum = 0;
+#pragma unroll
+      for (int key_warp = 0; key_warp < kKeyWarps; ++key_warp) sum += of(key_warp)[32 * i];
+      sums.tiles[i / 4][i % 4] = sum;
+    }
+    barrier_wait(kBarrier, threads);
+  }
+}
+
+// ---- Between registers and memory ----------------------------------------------------------------
+
+// Calls visit(number, value, key) for the numbers of S^T that lie within V and K.
+template <int kTiles, class State, class Visit>
+__device__ __forceinline__ void for_each_of_state(State& state, int value, int key, int V, int K,
+                                                  const Visit& visit) {
+  const int g = threadIdx.x % 32 / 4, q = threadIdx.x % 4;
+#pragma unroll
+  for (int i = 0; i < kTiles; ++i)
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const int v = value + g + 8 * (j >> 1), k = key + 8 * i + 2 * q + (j & 1);
+      if (v < V && k < K) visit(state.tiles[i][j], v, k);
+    }
+}
+
+// A state of the caller's, zero if there is none.
+template <int kTiles>
+__device__ __forceinline__ void load_state(Sums<kTiles>& state, const DeltaStates& from,
+                                           int64_t sequence, int head, int value, int key, int V,
+                                           int K) {
+  state.clear();
+  if (!from.data) return;
+  const float* base = from.of(sequence, head);
+  for_each_of_state<kTiles>(state, value, key, V, K, [&](float& x, int64_t v, int64_t k) {
+    x = base[k * from.key + v * from.value];
+  });
+}
+template <int kTiles>
+__device__ __forceinline__ void store_state(const Sums<kTiles>& state, const DeltaStates& to,
+                                            int64_t sequence, int head, int value, int key, int V,
+                                            int K) {
+  if (!to.data) return;
+  float* base = to.of(sequence, head);
+  for_each_of_state<kTiles>(state, value, key, V, K, [&](float x, int64_t v, int64_t k) {
+    base[k * to.key + v * to.value] = x;
+  });
+}
+// A state of the workspace, [values, keys].
+template <typename T, int kTiles>
+__device__ __forceinline__ void keep_state(const Sums<kTiles>& state, T* to, int value, int key,
+                                           int values, int keys) {
+  const int g = threadIdx.x % 32 / 4, q = threadIdx.x % 4;
+#pragma unroll
+  for (int row = 0; row < 2; ++row) {
+    const int v = value + g + 8 * row;
+    if (v >= values) continue;
+    T* const at = to + int64_t{1} * v * keys + key + 2 * q;
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i)
+      store_two(at, 8 * i, keys, true, state.tiles[i][2 * row], state.tiles[i][2 * row + 1]);
+  }
+}
+
+// rows[token, value ..] <- sums^T [tokens, 16], up to `values` of them. pairs: two neighbours are one
+// access.
+template <typename T, int kTiles>
+__device__ __forceinline__ void store_tokens(T* rows, int64_t step, int tokens,
+                                             const Sums<kTiles>& sums, int value, int values,
+                                             bool pairs) {
+  const int g = threadIdx.x % 32 / 4, q = threadIdx.x % 4;
+  if constexpr (sizeof(T) == 2) {
+    T* at = rows + g * step + value + 2 * q;
+    const int64_t next = 8 * step;
+    const bool whole = pairs && tokens >= 8 * kTiles && value + 16 <= values;
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i, at += next) {
+      uint32_t words[2];
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+        words[half] = transpose_8x8(
+            pair_from_floats<T>(sums.tiles[i][2 * half], sums.tiles[i][2 * half + 1]));
+      if (whole) {
+        *reinterpret_cast<uint32_t*>(at) = words[0];
+        *reinterpret_cast<uint32_t*>(at + 8) = words[1];
+        continue;
+      }
+      if (8 * i + g >= tokens) continue;
+      for (int half = 0; half < 2; ++half)
+        for (int j = 0; j < 2; ++j)
+          if (value + 8 * half + 2 * q + j < values)
+            at[8 * half + j] = T{static_cast<uint16_t>(words[half] >> (16 * j))};
+    }
+  } else {
+    T* at = rows + 2 * q * step + value + g;
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i, at += 8 * step)
+#pragma unroll
+      for (int j = 0; j < 4; ++j)
+        if (8 * i + 2 * q + (j & 1) < tokens && value + g + 8 * (j >> 1) < values)
+          at[(j & 1) * step + 8 * (j >> 1)] = sums.tiles[i][j];
+  }
+}
+
+// Whether two neighbours in a row, from an even one on, are one aligned access everywhere.
+inline bool rows_are_pairs(const TensorView& view) {
+  for (int dim = 0; dim < 3; ++dim)
+    if (view.shape[dim] > 1 && view.strides[dim] % 2 != 0) return false;
+  return reinterpret_cast<std::uintptr_t>(view.data) % (2 * size_of(view.dtype)) == 0 &&
+         view.shape[3] % 2 == 0;
+}
+
+}  // namespace linescan

@@ -1,0 +1,138 @@
+// gated_delta_rule, the scan of the gradient of the state from the last chunk of a sequence to its first.
+// With gS' arriving from behind, and the chunk's record (gpu_record.cuh):
+//
+//   gX = A^T (write o (K gS') + P^T gO)
+//   gS = decay gS' + (read_q o Q)^T gO - (beta read_k o K)^T gX
+//
+// Blocks, warps and registers as in chunk_scan.cu: gS^T [16, K] a warp. gS' and gX of every chunk stay in
+// the workspace for the gradients of what went in.
+//
+// Numerics:  gS and all sums in float32; operands of products are rounded to T (float32: three tf32 pieces).
+// Reference: reference.cpp beside this file; bounds in tests/ops/gated_delta_rule_gpu_test.cpp.
+
+#include "linescan/base/math.h"
+#include "linescan/ops/gated_delta_rule/gpu_kernels.h"
+#include "linescan/ops/gated_delta_rule/gpu_scan.cuh"
+
+namespace linescan {
+namespace {
+
+template <typename T>
+struct ReverseScanArgs {
+  DeltaInputs<T> in;
+  DeltaSequences sequences;
+  DeltaStates upstream, initial;  // gradients of the final and of the initial state
+  DeltaRows<const T> o;           // gradient of o
+  bool o_vectors;
+  DeltaScanCut cut;
+  std::byte* records;
+  T *state_gradients, *correction_gradients;
+};
+
+template <typename T, int kKeys>
+__global__ void __launch_bounds__(256) reverse_scan_kernel(ReverseScanArgs<T> args) {
+  using Tile = DeltaScanTiles<T, kKeys, true>;
+  constexpr int kChunk = Tile::kChunk, kOwn = Tile::kOwn;
+  const DeltaInputs<T>& in = args.in;
+  const DeltaScanCut& cut = args.cut;
+  const DeltaScanPlace place(cut, Tile::kOwn);
+
+  for (int64_t item = blockIdx.x; item < cut.items; item += gridDim.x) {
+    const DeltaScanItem<kChunk> at(item, cut, args.sequences, in.value_heads);
+    const int key_head = at.head / in.group();
+    const int first_value = at.part * cut.block_values(), own_value = first_value + place.value;
+    const int values = in.V - first_value;
+    Sums<kOwn / 8> state;  // gS^T
+    if (place.computes)
+      load_state(state, args.upstream, at.sequence, at.head, own_value, place.key, in.V, in.K);
+
+    const auto fetch = [&](int64_t number) {
+      Tile tile(cut, number);
+      const DeltaChunk chunk(at.walk, number * kChunk, kChunk);
+      tile.fetch_keys(place.loaders, tile.k, chunk, in.k, key_head, in);
+      tile.fetch_keys(place.loaders, tile.q, chunk, in.q, key_head, in);
+      load_tile(place.loaders, tile.v, tile.value_stride,
+                args.o.data ? chunk.rows(args.o, at.head) + first_value : nullptr,
+                chunk.row_step(args.o), kChunk, args.o.data ? chunk.tokens : 0, cut.block_values(),
+                values, args.o_vectors);
+      tile.fetch_record(place.loaders, args.records, at.row(number));
+    };
+    walk_chunks(at.chunks, cut.stages, true, place, fetch, [&](int64_t number) {
+      const Tile tile(cut, number);
+      keep_state(state, args.state_gradients + at.row(number) * cut.state_numbers(kKeys), own_value,
+                 place.key, cut.padded_values, kKeys);
+      // gu^T
+      Sums<kChunk / 8> sums;
+      sums.clear();
+      {
+        FragmentA<T> left[kOwn / 16];
+#pragma unroll
+        for (int k = 0; k < kOwn / 16; ++k) left[k] = operand<T>(state, k);
+        multiply_rows(sums, left, tile.k + place.key, Tile::kStride);
+      }
+      add_key_parts<Tile::kKeyWarps>(sums, tile.exchange, place);
+      sums = sums.mapped([&](float x, int, int token) { return tile.row(kWrite, token) * x; });
+      FragmentA<T> go[kChunk / 16];
+#pragma unroll
+      for (int t = 0; t < kChunk / 16; ++t)
+        load_a_transposed(go[t], tile.v + 16 * t * tile.value_stride + place.value,
+                          tile.value_stride);
+      multiply_lower_columns(sums, go, tile.P, Tile::kSquare);
+      // gX^T
+      FragmentA<T> gu[kChunk / 16];
+#pragma unroll
+      for (int t = 0; t < kChunk / 16; ++t) gu[t] = operand<T>(sums, t);
+      sums.clear();
+      multiply_lower_columns(sums, gu, tile.A, Tile::kSquare);
+      if (place.key == 0)
+        store_tokens(args.correction_gradients + at.row(number) * cut.correction_numbers(kChunk),
+                     cut.padded_values, kChunk, sums, own_value, cut.padded_values, true);
+      // gS^T
+      const float decay = tile.rows[kDecay * kChunk];
+      state = state.mapped([&](float x, int, int) { return decay * x; });
+      FragmentA<T> read[kChunk / 16];
+#pragma unroll
+      for (int t = 0; t < kChunk / 16; ++t)
+        read[t].fill([&](int r, int i) {
+          return tile.row(kReadQ, 16 * t + fragment_k(place.q, i)) * value_of(go[t], r, i);
+        });
+      multiply_columns(state, read, tile.q + place.key, Tile::kStride);
+#pragma unroll
+      for (int t = 0; t < kChunk / 16; ++t)
+        read[t].fill([&](int r, int i) {
+          const int token = 16 * t + fragment_k(place.q, i);
+          return -tile.row(kBeta, token) * tile.row(kReadK, token) *
+                 sums.tiles[2 * t + (i >> 1)][2 * r + (i & 1)];
+        });
+      multiply_columns(state, read, tile.k + place.key, Tile::kStride);
+    });
+    if (place.computes)
+      store_state(state, args.initial, at.sequence, at.head, own_value, place.key, in.V, in.K);
+  }
+}
+
+}  // namespace
+
+void launch_delta_reverse_scan(const GatedDeltaRuleProblem& p,
+                               const GatedDeltaRuleGradients& gradients,
+                               const GatedDeltaRuleGpuPlan& plan, std::byte* workspace,
+                               GpuStream stream) {
+  dispatch_delta(p.q.dtype, plan.padded_keys, [&]<typename T, int kKeys>() {
+    const bool v_first = p.inputs.state_v_first;
+    const ReverseScanArgs<T> args = {
+        delta_inputs<T>(p),
+        delta_sequences(p, workspace),
+        delta_states(gradients.final_state, v_first),
+        delta_states(gradients.initial_state, v_first),
+        delta_rows<const T>(gradients.o),
+        rows_are_vectors(gradients.o),
+        delta_scan_cut(p, plan),
+        workspace + plan.records_at,
+        reinterpret_cast<T*>(workspace + plan.state_gradients_at),
+        reinterpret_cast<T*>(workspace + plan.correction_gradients_at)};
+    launch("gated_delta_rule, reverse scan", reverse_scan_kernel<T, kKeys>,
+           shape_of(plan.reverse_scan), stream, args);
+  });
+}
+
+}  // namespace linescan

@@ -1,0 +1,391 @@
+// gated_delta_rule's kernels against the double reference: on a GPU, or on the CPU through the emulator.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "linescan/base/error.h"
+#include "linescan/ops/gated_delta_rule/sample.h"
+#include "tests/support/gpu_sample.h"
+#include "tests/support/judging.h"
+
+namespace linescan::testing {
+namespace {
+
+using Case = GatedDeltaRuleCase;
+using Mode = GatedDeltaRuleMode;
+
+// Eight-byte numbers on the GPU.
+const int64_t* take_numbers(GpuTensors& gpu, SampleTensor& memory,
+                            const std::vector<int64_t>& numbers) {
+  memory = SampleTensor({static_cast<int64_t>(numbers.size())}, DType::kFloat64);
+  std::memcpy(memory.view().data, numbers.data(), numbers.size() * sizeof(int64_t));
+  return gpu.take(memory).as<int64_t>();
+}
+
+// check, plan, forward and backward in a workspace full of NaN; results come back to the sample.
+void run(GatedDeltaRuleSample& s) {
+  GpuTensors gpu;
+  const bool heads_first =
+      s.problem.q.shape != s.q.view().shape || s.problem.q.strides != s.q.view().strides;
+  const auto take = [&](SampleTensor& tensor) {
+    TensorView view = gpu.take(tensor);
+    if (heads_first && view) {
+      std::swap(view.shape[1], view.shape[2]);
+      std::swap(view.strides[1], view.strides[2]);
+    }
+    return view;
+  };
+  GatedDeltaRuleProblem problem = s.problem;
+  problem.q = take(s.q);
+  problem.k = take(s.k);
+  problem.v = take(s.v);
+  problem.g = take(s.g);
+  problem.beta = take(s.beta);
+  problem.initial_state = gpu.take(s.initial);
+  problem.inputs.A_log = gpu.take(s.A_log);
+  problem.inputs.dt_bias = gpu.take(s.dt_bias);
+  problem.o = take(s.o);
+  problem.final_state = gpu.take(s.final_state);
+  SampleTensor bounds;
+  if (problem.packed) problem.bounds = take_numbers(gpu, bounds, s.bounds);
+  const GatedDeltaRuleGradients gradients = {.o = take(s.go),
+                                             .final_state = gpu.take(s.gfinal),
+                                             .q = take(s.gq),
+                                             .k = take(s.gk),
+                                             .v = take(s.gv),
+                                             .g = take(s.gg),
+                                             .beta = take(s.gbeta),
+                                             .initial_state = gpu.take(s.ginitial),
+                                             .A_log = gpu.take(s.gA_log),
+                                             .dt_bias = gpu.take(s.gdt_bias)};
+  check(problem);
+  check_gpu(problem);
+  const GatedDeltaRuleSize size = size_of(problem);
+  for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
+    const auto how = plan(size, problem.packed, pass, test_gpu());
+    GpuWorkspace workspace(how.workspace_bytes);
+    if (pass == Pass::kForward)
+      forward(problem, how, workspace.data(), {});
+    else
+      backward(problem, gradients, how, workspace.data(), {});
+    if (pass == Pass::kBackward) gpu.bring_back();
+  }
+}
+
+class GatedDeltaRuleGpu : public ::testing::TestWithParam<Case> {
+  void SetUp() override {
+    if (!have_gpu()) GTEST_SKIP() << "no GPU: " << why_no_gpu();
+  }
+};
+
+TEST_P(GatedDeltaRuleGpu, AgreesWithReference) {
+  Case c = GetParam();
+  c.mode = Mode::kChunk;
+  GatedDeltaRuleSample sample(c);
+  run(sample);
+  expect_passed(sample.judge(gated_delta_rule_gpu_bound(c.dtype)));
+}
+
+TEST_P(GatedDeltaRuleGpu, RecurrenceAgreesWithReference) {
+  Case c = GetParam();
+  c.mode = Mode::kRecurrent;
+  GatedDeltaRuleSample sample(c);
+  run(sample);
+  auto verdicts = sample.judge();  // in float32 whatever the type
+  verdicts.resize(2);              // o and final_state
+  expect_passed(verdicts);
+}
+
+TEST_P(GatedDeltaRuleGpu, RepeatsBitByBit) {
+  GatedDeltaRuleSample one(GetParam()), two(GetParam());
+  run(one);
+  run(two);
+  for (const auto& [a, b] : {std::pair{&one.o, &two.o},
+                             {&one.final_state, &two.final_state},
+                             {&one.gq, &two.gq},
+                             {&one.gk, &two.gk},
+                             {&one.gv, &two.gv},
+                             {&one.gg, &two.gg},
+                             {&one.gbeta, &two.gbeta},
+                             {&one.gA_log, &two.gA_log}})
+    EXPECT_EQ(a->bytes(), b->bytes());
+}
+
+constexpr DType kBf16 = DType::kBFloat16, kFp16 = DType::kFloat16;
+
+INSTANTIATE_TEST_SUITE_P(
+    Sizes, GatedDeltaRuleGpu,
+    ::testing::Values(
+        Case{}, Case{.dtype = kBf16},
+        Case{.batch = 1, .length = 1, .heads = 1, .value_heads = 1, .K = 1, .V = 1},
+        Case{.length = 31, .K = 16, .V = 17}, Case{.length = 33, .K = 33, .V = 16},
+        Case{.batch = 1,
+             .length = 130,
+             .heads = 1,
+             .value_heads = 1,
+             .K = 32,
+             .V = 32,
+             .dtype = kBf16},
+        Case{.batch = 1,
+             .length = 65,
+             .heads = 1,
+             .value_heads = 2,
+             .K = 64,
+             .V = 48,
+             .dtype = kBf16},
+        Case{.batch = 1,
+             .length = 70,
+             .heads = 1,
+             .value_heads = 1,
+             .K = 128,
+             .V = 40,
+             .dtype = kBf16},
+        Case{.batch = 1,
+             .length = 40,
+             .heads = 1,
+             .value_heads = 1,
+             .K = 256,
+             .V = 24,
+             .dtype = kBf16},
+        Case{.batch = 1,
+             .length = 20,
+             .heads = 1,
+             .value_heads = 1,
+             .K = 512,
+             .V = 8,
+             .dtype = kBf16},
+        Case{.batch = 1, .length = 40, .heads = 1, .value_heads = 1, .K = 128, .V = 20},
+        Case{.batch = 1, .length = 20, .heads = 1, .value_heads = 1, .K = 256, .V = 9},
+        Case{.batch = 1, .length = 20, .heads = 1, .value_heads = 1, .K = 300, .V = 9},
+        Case{.batch = 1, .length = 9, .heads = 1, .value_heads = 2, .K = 6, .V = 200},
+        Case{.length = 40, .heads = 2, .value_heads = 6, .K = 5, .V = 6}));
+
+INSTANTIATE_TEST_SUITE_P(
+    Options, GatedDeltaRuleGpu,
+    ::testing::Values(
+        Case{.length = 70, .initial = true}, Case{.length = 70, .initial = true, .v_first = true},
+        Case{.length = 40, .K = 20, .V = 7, .reverse = true, .initial = true},
+        Case{.length = 40, .gate = true}, Case{.length = 40, .gate = true, .gate_bias = true},
+        Case{.length = 40, .norm = false, .largest_key = 0.5}, Case{.length = 40, .sigmoid = true},
+        Case{.length = 40, .sigmoid = true, .negative = true},
+        Case{.length = 80, .dtype = kBf16, .norm = false, .largest_key = 0.5},
+        Case{.length = 80,
+             .heads = 1,
+             .value_heads = 3,
+             .K = 24,
+             .V = 72,
+             .dtype = kBf16,
+             .reverse = true,
+             .initial = true,
+             .v_first = true,
+             .gate = true,
+             .gate_bias = true,
+             .sigmoid = true,
+             .negative = true}));
+
+// Sequences of no tokens, of one, of less and more than a chunk; tokens that belong to none.
+INSTANTIATE_TEST_SUITE_P(
+    Packed, GatedDeltaRuleGpu,
+    ::testing::Values(Case{.batch = 1, .length = 60, .bounds = {0, 1, 1, 20, 60}, .initial = true},
+                      Case{.batch = 1, .length = 60, .bounds = {5, 40, 40, 52}, .initial = true},
+                      Case{.batch = 1,
+                           .length = 150,
+                           .dtype = kBf16,
+                           .bounds = {0, 63, 64, 64, 150},
+                           .reverse = true,
+                           .v_first = true,
+                           .gate = true},
+                      Case{.batch = 1, .length = 9, .bounds = {4}},
+                      Case{.batch = 1,
+                           .length = 30,
+                           .heads = 1,
+                           .value_heads = 2,
+                           .bounds = {-5, 9, 3, 100, 12}}));
+
+INSTANTIATE_TEST_SUITE_P(
+    TypesAndLayouts, GatedDeltaRuleGpu,
+    ::testing::Values(
+        Case{.length = 37, .K = 20, .V = 18, .heads_first = true},
+        Case{.length = 37, .K = 20, .V = 18, .misalign = 1},
+        Case{.length = 70, .K = 24, .V = 16, .dtype = kBf16, .initial = true, .heads_first = true},
+        Case{.length = 70, .dtype = kBf16, .sigmoid = true, .float_beta = true, .misalign = 1},
+        Case{.length = 37,
+             .heads = 1,
+             .K = 20,
+             .V = 18,
+             .dtype = kFp16,
+             .gate = true,
+             .sigmoid = true,
+             .misalign = 3},
+        Case{.length = 70, .K = 32, .V = 16, .dtype = kFp16, .initial = true}));
+
+// States that are forgotten within a step, keys that more than reverse what the state has of them.
+INSTANTIATE_TEST_SUITE_P(
+    HardNumbers, GatedDeltaRuleGpu,
+    ::testing::Values(Case{.length = 70, .initial = true, .largest_decay = 1000},
+                      Case{.length = 70, .norm = false, .largest_decay = 60, .largest_key = 3},
+                      Case{.length = 70, .initial = true, .largest_decay = 0},
+                      Case{.length = 0, .initial = true, .gate = true},
+                      Case{.batch = 0, .initial = true, .gate = true}));
+
+TEST(GatedDeltaRuleGpuOperator, UnnormalisedKeysWithStrongGatesStayFinite) {
+  if (!have_gpu()) GTEST_SKIP() << "no GPU: " << why_no_gpu();
+  for (const DType type : {DType::kFloat32, kBf16}) {
+    GatedDeltaRuleSample s({.batch = 1,
+                            .length = 256,
+                            .K = 16,
+                            .V = 16,
+                            .dtype = type,
+                            .mode = Mode::kChunk,
+                            .initial = true,
+                            .norm = false,
+                            .largest_decay = 200,
+                            .largest_key = 30});
+    run(s);
+    for (const TensorView* view : {&s.problem.o, &s.problem.final_state, &s.gradients.q,
+                                   &s.gradients.k, &s.gradients.g, &s.gradients.initial_state})
+      for_each_index(view->shape, [&](int64_t i, int64_t j, int64_t k, int64_t l) {
+        ASSERT_TRUE(std::isfinite(read_element(*view, i, j, k, l)));
+      });
+  }
+}
+
+TEST(GatedDeltaRuleGpuOperator, GateOfMinusInfinityForgets) {
+  if (!have_gpu()) GTEST_SKIP() << "no GPU: " << why_no_gpu();
+  for (const Mode mode : {Mode::kChunk, Mode::kRecurrent}) {
+    const Case c{.batch = 1, .length = 40, .heads = 1, .value_heads = 1, .mode = mode};
+    GatedDeltaRuleSample infinite(c), strong(c);
+    infinite.g.set(0, 21, 0, 0, -std::numeric_limits<double>::infinity());
+    strong.g.set(0, 21, 0, 0, -1e4);
+    run(infinite);
+    run(strong);
+    for (const auto& [a, b] : {std::pair{&infinite.o, &strong.o},
+                               {&infinite.final_state, &strong.final_state},
+                               {&infinite.gk, &strong.gk},
+                               {&infinite.gg, &strong.gg}})
+      EXPECT_EQ(a->bytes(), b->bytes());
+  }
+}
+
+// Tokens of a step are sequences of one token; the third one's slot is not in the pool.
+TEST(GatedDeltaRuleGpuOperator, StepsAdvanceTheirSlots) {
+  if (!have_gpu()) GTEST_SKIP() << "no GPU: " << why_no_gpu();
+  for (const Case& c :
+       {Case{.batch = 5, .length = 1, .value_heads = 4, .K = 40, .V = 50, .initial = true},
+        Case{.batch = 5,
+        .length = 1,
+        .K = 300,
+        .V = 9,
+        .dtype = kBf16,
+        .initial = true,
+        .v_first = true,
+        .gate = true,
+        .gate_bias = true,
+        .sigmoid = true,
+        .negative = true}}) {
+    GatedDeltaRuleSample s(c), before(c);
+    const GatedDeltaRuleJudge expected = reference_forward(s.problem);
+    GpuTensors gpu;
+    const auto token = [&](SampleTensor& tensor) {
+      TensorView view = gpu.take(tensor);
+      Shape shape, strides;
+      for (int dim = 0; dim < view.shape.rank(); ++dim)
+        if (dim != 1) {
+          shape.push_back(view.shape[dim]);
+          strides.push_back(view.strides[dim]);
+        }
+      view.shape = shape;
+      view.strides = strides;
+      return view;
+    };
+    SampleTensor slots;
+    GatedDeltaRuleStepProblem problem = {.q = token(s.q),
+                                         .k = token(s.k),
+                                         .v = token(s.v),
+                                         .g = token(s.g),
+                                         .beta = token(s.beta),
+                                         .pool = gpu.take(s.initial),
+                                         .slots = take_numbers(gpu, slots, {0, 1, 99, 3, 4}),
+                                         .inputs = s.problem.inputs,
+                                         .o = token(s.o)};
+    problem.inputs.A_log = gpu.take(s.A_log);
+    problem.inputs.dt_bias = gpu.take(s.dt_bias);
+    check(problem);
+    check_gpu(problem);
+    step(problem, GpuStream{});
+    gpu.bring_back();
+    const auto check_item = [&](const SampleTensor& got, const Judged& judged, int64_t i) {
+      TensorView view = got.view();
+      Judged item(view.shape);
+      const int64_t count = view.shape.elements() / view.shape[0];
+      view.data = view.as<char>() + i * view.strides[0] * size_of(view.dtype);
+      view.shape[0] = 1;
+      item.shape = view.shape;
+      item.value.assign(judged.value.begin() + i * count, judged.value.begin() + (i + 1) * count);
+      item.size.assign(judged.size.begin() + i * count, judged.size.begin() + (i + 1) * count);
+      EXPECT_LE(judge(view, item, kGatedDeltaRuleBound).worst_ratio, 1) << c << ", token " << i;
+    };
+    for (const int64_t i : {0, 1, 3, 4}) {
+      check_item(s.o, expected.o, i);
+      check_item(s.initial, expected.final_state, i);
+    }
+    for (int64_t j = 0; j < c.V; ++j) EXPECT_EQ(read_element(s.o.view(), 2, 0, 1, j), 0);
+    EXPECT_EQ(read_element(s.initial.view(), 2, 1, 3, 3),
+              read_element(before.initial.view(), 2, 1, 3, 3));
+  }
+}
+
+// Two and four warps that share the state's columns, several parts of V, more value heads than blocks.
+TEST(GatedDeltaRuleGpuOperator, CutsOfTheStateAgree) {
+  if (!have_gpu()) GTEST_SKIP() << "no GPU: " << why_no_gpu();
+  for (const Case& c :
+       {Case{.batch = 34, .length = 3, .heads = 2, .value_heads = 4, .V = 64},
+        Case{.batch = 17, .length = 3, .heads = 2, .value_heads = 4, .V = 40, .dtype = kBf16}}) {
+    Case chunked = c;
+    chunked.mode = Mode::kChunk;
+    GatedDeltaRuleSample sample(chunked);
+    run(sample);
+    expect_passed(sample.judge(gated_delta_rule_gpu_bound(c.dtype)));
+  }
+}
+
+TEST(GatedDeltaRuleGpuPlan, FillsTheDevice) {
+  const Gpu& gpu = find_gpu("h100");
+  const GatedDeltaRuleSize few{.batch = 1,
+                               .sequences = 1,
+                               .length = 8192,
+                               .heads = 2,
+                               .value_heads = 8,
+                               .K = 128,
+                               .V = 128,
+                               .dtype = kBf16};
+  EXPECT_EQ(plan(few, false, Pass::kForward, gpu).scan.grid, 64);  // all of V's 16 columns apart
+  GatedDeltaRuleSize many = few;
+  many.heads = many.value_heads = 64;
+  many.batch = many.sequences = 8;
+  EXPECT_EQ(plan(many, false, Pass::kForward, gpu).column_warps, 4);
+  many.length = 4;
+  EXPECT_EQ(plan(many, false, Pass::kForward, gpu).mode, Mode::kRecurrent);
+  EXPECT_EQ(plan(many, false, Pass::kBackward, gpu).mode, Mode::kChunk);
+  GatedDeltaRuleSize large = few;
+  large.K = 512;
+  large.dtype = DType::kFloat32;
+  EXPECT_THROW(plan(large, false, Pass::kBackward, find_gpu("rtx4090")), Unsupported);
+}
+
+// A kernel that followed them would be caught by the address sanitizer, or on a GPU by memcheck.
+TEST(GatedDeltaRuleGpuBounds, ThatLieTouchNothingElse) {
+  if (!have_gpu()) GTEST_SKIP() << "no GPU: " << why_no_gpu();
+  GatedDeltaRuleSample s(Case{.batch = 1,
+                              .length = 40,
+                              .bounds = {-5, 12, 7, 1000, 3, std::numeric_limits<int64_t>::max()},
+                              .mode = Mode::kChunk,
+                              .initial = true});
+  run(s);
+  expect_passed(s.judge(gated_delta_rule_gpu_bound(DType::kFloat32)));
+}
+
+}  // namespace
+}  // namespace linescan::testing

@@ -1,0 +1,151 @@
+"""gated_delta_rule on a GPU, from PyTorch: beside the CPU in double, opcheck, graphs, autocast, batches and
+tensors that other libraries' grids do not hold, memory that is not there. Skipped without a GPU."""
+
+import pytest
+from gated_delta_rule_test import rule_inputs
+from support import HAS_CUDA, ops, torch
+
+pytestmark = pytest.mark.skipif(not HAS_CUDA, reason="no GPU")
+LIMIT = 2**31
+
+
+def on_gpu(inputs):
+    return {name: t.detach().cuda().requires_grad_(t.requires_grad) if torch.is_tensor(t) else t
+            for name, t in inputs.items()}
+
+
+def gradients(inputs, up):
+    results = ops.gated_delta_rule(**inputs)
+    wanted = [t for t in inputs.values() if torch.is_tensor(t) and t.requires_grad]
+    return [*results, *torch.autograd.grad(results, wanted, up)]
+
+
+@pytest.mark.parametrize("case", [
+    dict(), dict(v_first=True, length=70), dict(reverse=True, mode="recurrent"),
+    dict(batch=1, length=90, sequences=3, cu_seqlens=torch.tensor([0, 20, 20, 90])),
+])
+@pytest.mark.parametrize("dtype,tolerance", [(torch.float32, 2e-5), (torch.bfloat16, 3e-2),
+                                             (torch.float16, 4e-3)])
+def test_agrees_with_the_cpu_in_double(case, dtype, tolerance):
+    inputs = rule_inputs(dtype=dtype, **case)
+    wide = {name: t.detach().double().requires_grad_() if torch.is_tensor(t) and
+            t.is_floating_point() else t for name, t in inputs.items()}
+    up = [torch.randn(t.shape, dtype=torch.float64).to(t.dtype)
+          for t in ops.gated_delta_rule(**{k: v.detach() if torch.is_tensor(v) else v
+                                           for k, v in inputs.items()})]
+    expected = gradients(wide, [t.double() for t in up])
+    got = gradients(on_gpu(inputs), [t.cuda() for t in up])
+    for a, b in zip(got, expected):
+        scale = b.abs().max().clamp_min(1e-3)
+        assert ((a.cpu().double() - b).abs().max() / scale).item() < tolerance
+
+
+def test_opcheck():
+    inputs = on_gpu(rule_inputs(dtype=torch.float32))
+    positional = [inputs.pop(name) for name in ("q", "k", "v", "g", "beta")]
+    torch.library.opcheck(torch.ops.linescan.gated_delta_rule.default, tuple(positional), inputs)
+
+
+def test_step_continues_a_sequence_in_its_slot():
+    inputs = on_gpu(rule_inputs(dtype=torch.float32, requires_grad=False, length=6))
+    whole, last = ops.gated_delta_rule(**inputs)
+    pool = torch.zeros(5, *inputs["initial_state"].shape[1:], device="cuda")
+    slots = torch.tensor([3, 1], device="cuda")
+    pool[slots] = inputs["initial_state"]
+    options = {k: v for k, v in inputs.items()
+               if k not in ("q", "k", "v", "g", "beta", "initial_state")}
+    for t in range(6):
+        token = [inputs[name][:, t] for name in ("q", "k", "v", "g", "beta")]
+        torch.testing.assert_close(ops.gated_delta_rule_step(*token, pool, slots, **options),
+                                   whole[:, t], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(pool[slots], last, rtol=1e-4, atol=1e-5)
+
+
+def test_runs_in_a_graph_and_under_autocast():
+    inputs = on_gpu(rule_inputs(dtype=torch.float32, requires_grad=False, batch=1, length=90,
+                                sequences=3, cu_seqlens=torch.tensor([0, 20, 20, 90])))
+    with torch.autocast("cuda", torch.bfloat16):
+        assert ops.gated_delta_rule(**inputs)[0].dtype == torch.bfloat16
+    expected = ops.gated_delta_rule(**inputs)
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        ops.gated_delta_rule(**inputs)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        got = ops.gated_delta_rule(**inputs)
+    graph.replay()
+    for a, b in zip(got, expected):
+        assert torch.equal(a, b)
+
+
+def draw(*shape, dtype=torch.bfloat16, low=-1.0, high=1.0):
+    return torch.empty(shape, dtype=dtype, device="cuda").uniform_(low, high)
+
+
+def sequences(batch, length, heads, value_heads, K, V):
+    tokens = (batch, length)
+    return [draw(*tokens, heads, K), draw(*tokens, heads, K), draw(*tokens, value_heads, V),
+            draw(*tokens, value_heads, dtype=torch.float32, high=0),
+            draw(*tokens, value_heads, low=0)]
+
+
+def results(given, **options):
+    given = [t.detach().requires_grad_() for t in given]
+    o, state = ops.gated_delta_rule(*given, qk_l2norm=True, **options)
+    return [o.detach(), state.detach(),
+            *torch.autograd.grad(o, given, torch.ones_like(o))]
+
+
+@pytest.mark.parametrize("shape", [(10923, 32, 6, 6, 16, 32), (70000, 5, 1, 1, 32, 32)])
+def test_large_batches_equal_their_halves(shape):
+    given = sequences(*shape)
+    half = shape[0] // 2
+    whole = results(given)
+    for part in (slice(0, half), slice(half, None)):
+        for a, b in zip(whole, results([t[part] for t in given])):
+            assert torch.isfinite(a).all()
+            assert torch.equal(a[part], b)
+
+
+def test_many_packed_sequences():
+    lengths = torch.arange(2050) % 9
+    bounds = torch.cat([torch.zeros(1, dtype=torch.long), lengths.cumsum(0)]).cuda()
+    given = sequences(1, int(bounds[-1]), 32, 32, 32, 32)
+    whole = results(given, cu_seqlens=bounds)
+    first, last = int(bounds[1030]), int(bounds[1040])
+    part = results([t[:, first:last] for t in given], cu_seqlens=bounds[1030:1041] - first)
+    for i, (a, b) in enumerate(zip(whole, part)):
+        a = a[1030:1040] if i == 1 else a[:, first:last]
+        torch.testing.assert_close(a, b, rtol=0, atol=0)
+
+
+@pytest.mark.skipif(not HAS_CUDA or torch.cuda.mem_get_info()[0] < 70 << 30,
+                    reason="no GPU with 70 GiB of free memory")
+def test_more_than_2_to_the_31_elements():
+    given = sequences(66000, 16, 8, 32, 32, 64)
+    assert given[2].numel() > LIMIT
+    with torch.no_grad():
+        whole = ops.gated_delta_rule(*given, qk_l2norm=True, mode="recurrent")
+        alone = ops.gated_delta_rule(*[t[-2:].clone() for t in given], qk_l2norm=True,
+                                     mode="recurrent")
+        for a, b in zip(whole, alone):
+            assert torch.equal(a[-2:], b)
+    del whole
+    torch.cuda.empty_cache()
+    given = sequences(1060, 1024, 4, 32, 32, 64)
+    assert given[2].numel() > LIMIT
+    with torch.no_grad():
+        whole = ops.gated_delta_rule(*given, qk_l2norm=True)[0][-2:].clone()
+        alone = ops.gated_delta_rule(*[t[-2:].clone() for t in given], qk_l2norm=True)[0]
+        assert torch.equal(whole, alone)
+
+
+def test_what_does_not_fit_is_refused_before_it_starts():
+    """Its inputs are one token each, expanded; the workspace of so many is not there."""
+    batch = 1 << 24
+    q = draw(1, 64, 1, 128).expand(batch, 64, 1, 128)
+    v = draw(1, 64, 1, 128).expand(batch, 64, 1, 128)
+    g = draw(1, 64, 1, dtype=torch.float32, high=0).expand(batch, 64, 1)
+    with pytest.raises(RuntimeError, match=r"q \[16777216, 64, 1, 128\].* a batch of \d+ would fit"):
+        ops.gated_delta_rule(q, q, v, g, g)

@@ -16,7 +16,7 @@ void add_product(int64_t& sum, std::initializer_list<int64_t> factors) {
   bool overflow = false;
   for (int64_t factor : factors) overflow |= __builtin_mul_overflow(product, factor, &product);
   overflow |= __builtin_add_overflow(sum, product, &sum);
-  if (overflow) throw_error<InvalidArgument>("vmamba: the cost of this network exceeds 64 bits");
+  if (overflow) throw_error<InvalidArgument>("the cost of this network exceeds 64 bits");
 }
 
 // Adds up layers; `points` is the number of grid points at which a layer gives a result.
@@ -130,6 +130,30 @@ void count_downsample(Counter& counter, DownsampleKind kind, int64_t points, int
   }
 }
 
+void count_mlp(Counter& counter, int64_t points, int64_t channels, int64_t hidden) {
+  counter.linear(points, channels, hidden, /*bias=*/true);
+  counter.linear(points, hidden, channels, /*bias=*/true);
+}
+
+void count_attention_block(Counter& counter, const PlainConfig& config, int64_t points) {
+  const int64_t channels = config.channels(0);
+  counter.layer_norm(points, channels);
+  counter.linear(points, channels, 3 * channels, /*bias=*/true);
+  counter.multiply_adds({2, points, points, channels});
+  counter.linear(points, channels, channels, /*bias=*/true);
+  counter.layer_norm(points, channels);
+  count_mlp(counter, points, channels, config.hidden(0));
+}
+
+void count_convolution_block(Counter& counter, const PlainConfig& config, int64_t stage,
+                             int64_t points) {
+  const int64_t channels = config.channels(stage);
+  counter.depthwise(points, channels, /*kernel=*/7, /*bias=*/true);
+  counter.layer_norm(points, channels);
+  count_mlp(counter, points, channels, config.hidden(stage));
+  counter.depthwise(points, channels, /*kernel=*/1, /*bias=*/false);  // the scale of the branch
+}
+
 }  // namespace
 
 Cost count_cost(const VMambaConfig& config, int64_t height, int64_t width) {
@@ -155,6 +179,44 @@ Cost count_cost(const VMambaConfig& config, int64_t height, int64_t width) {
     counter.multiply_adds({last.height, last.width, last.channels});  // average pool
     counter.linear(1, last.channels, config.classes, /*bias=*/true);
   }
+  cost.parameters = counter.total_parameters();
+  cost.multiply_adds = counter.total_multiply_adds();
+  return cost;
+}
+
+Cost count_cost(const PlainConfig& config, int64_t height, int64_t width) {
+  config.validate();
+  const bool attention = config.kind == PlainKind::kAttention;
+  Cost cost;
+  cost.stages = stage_shapes(config, height, width);
+  Counter counter(/*batch_norm=*/false);
+  for (std::size_t stage = 0; stage < cost.stages.size(); ++stage) {
+    const StageShape& shape = cost.stages[stage];
+    const int64_t points = shape.height * shape.width;
+    if (stage == 0)
+      counter.convolution(points, config.in_channels, shape.channels, config.patch);
+    else
+      counter.convolution(points, cost.stages[stage - 1].channels, shape.channels, 2);
+    if (!attention) {
+      const StageShape& normed = cost.stages[stage == 0 ? 0 : stage - 1];
+      counter.layer_norm(normed.height * normed.width, normed.channels);
+    }
+    for (int64_t block = 0; block < shape.blocks; ++block) {
+      if (attention)
+        count_attention_block(counter, config, points);
+      else
+        count_convolution_block(counter, config, static_cast<int64_t>(stage), points);
+    }
+  }
+  const StageShape& last = cost.stages.back();
+  const int64_t points = last.height * last.width;
+  if (attention) {
+    const StageShape made = stage_shapes(config, config.image_size, config.image_size).front();
+    counter.parameters({made.channels, made.height, made.width});  // position embedding
+  }
+  counter.layer_norm(attention ? points : 1, last.channels);
+  counter.multiply_adds({points, last.channels});  // average pool
+  counter.linear(1, last.channels, config.classes, /*bias=*/true);
   cost.parameters = counter.total_parameters();
   cost.multiply_adds = counter.total_multiply_adds();
   return cost;

@@ -25,11 +25,6 @@ Interval wilson_interval(double share, double images) {
   return {center - half, center + half};
 }
 
-// The mark: an image read line by line, from two sides.
-constexpr std::string_view kMark =
-    R"(<svg class="mark" viewBox="0 0 24 24" aria-hidden="true"><path d="M4 5h13M4 12h13M4 19h13"/>)"
-    R"(<path class="cross" d="M20.5 4v16"/><circle cx="20.5" cy="12" r="2.2"/></svg>)";
-
 void append_fact(std::string* out, std::string_view name, const std::string& value) {
   fmt::format_to(std::back_inserter(*out), "<div><dt>{}</dt><dd>{}</dd></div>", name,
                  escape_html(value));
@@ -87,16 +82,6 @@ std::string main_figure(const RunData& run, double top1) {
 
 }  // namespace
 
-std::string section(std::string_view title, std::string_view lead, std::string_view body) {
-  std::string out = fmt::format("<section><h2>{}</h2>", title);
-  if (!lead.empty()) out += fmt::format("<p class=\"lead\">{}</p>", lead);
-  return out.append(body).append("</section>\n");
-}
-
-std::string missing(std::string_view note) {
-  return fmt::format("<p class=\"missing\">{}</p>", escape_html(note));
-}
-
 std::string headline_section(const RunData& run) {
   const Summary& summary = run.summary;
   const Evaluation& evaluation = run.evaluation;
@@ -105,10 +90,8 @@ std::string headline_section(const RunData& run) {
   const double last_seconds =
       run.metrics.train.empty() ? kAbsent : run.metrics.train.back().seconds;
   const double seconds = first_known(summary.training_seconds, last_seconds);
-  std::string out = fmt::format(
-      "<header><p class=\"brand\">{}Linescan <span>run report</span></p>\n<h1>{}</h1>\n"
-      "<p class=\"subtitle\">{}</p></header>\n<section class=\"headline\">{}<dl>",
-      kMark, escape_html(run.name), subtitle(run, seconds), main_figure(run, top1));
+  std::string out = masthead("run report", run.name, subtitle(run, seconds));
+  out += fmt::format("<section class=\"headline\">{}<dl>", main_figure(run, top1));
   append_fact(&out, "test accuracy, top-5",
               percent_text(first_known(evaluation.top5, summary.test_top5), 2));
   append_fact(&out, "test loss", value_text(first_known(evaluation.loss, summary.test_loss)));

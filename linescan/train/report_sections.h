@@ -3,9 +3,8 @@
 #pragma once
 
 #include <string>
-#include <string_view>
 
-#include "linescan/train/report_data.h"
+#include "linescan/train/report_page.h"
 
 namespace linescan::report {
 
@@ -14,11 +13,5 @@ std::string curves_section(const RunData& run);    // how training went
 std::string classes_section(const RunData& run);   // confusion matrix, recall and precision
 std::string mistakes_section(const RunData& run);  // the most confident wrong answers
 std::string tables_section(const RunData& run);    // configuration and machine
-
-// <section> with a heading, and a sentence below it unless `lead` is empty. `body` is HTML.
-std::string section(std::string_view title, std::string_view lead, std::string_view body);
-
-// A paragraph for a section that has nothing to show.
-std::string missing(std::string_view note);
 
 }  // namespace linescan::report

@@ -69,17 +69,19 @@ std::string config_tables(const Table& config) {
 
 std::string tables_section(const RunData& run) {
   const Table& config = run.config;
-  const Table& machine = run.machine;
   std::string out = section("Configuration",
                             config.note.empty() ? "As in config.toml, from which the run can be "
                                                   "repeated."
                                                 : "",
                             config.note.empty() ? config_tables(config) : missing(config.note));
+  return out + machine_section(run.machine);
+}
+
+std::string machine_section(const Table& machine) {
   const bool known = machine.note.empty() && !machine.rows.empty();
-  out += section("Machine", "",
+  return section("Machine", "",
                  known ? table("", machine_rows(machine.rows))
                        : missing(machine.note.empty() ? "machine.json is empty." : machine.note));
-  return out;
 }
 
 }  // namespace linescan::report

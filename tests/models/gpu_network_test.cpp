@@ -9,6 +9,7 @@
 #include "linescan/base/error.h"
 #include "linescan/binding/gpu_runtime.h"
 #include "linescan/models/compute.h"
+#include "linescan/models/module_watch.h"
 #include "tests/models/small_model.h"
 
 namespace linescan {
@@ -113,10 +114,10 @@ TEST_F(GpuNetwork, ResidualsStayInTheHalfType) {
   VMamba model(config);
   model->to(gpu.device);
   const ComputeScope scope(gpu);
-  model->forward(to_device(torch::randn({2, 3, 60, 60}), gpu),
-                 [](const std::string& part, const at::Tensor& output) {
-                   EXPECT_EQ(output.scalar_type(), at::kBFloat16) << part;
-                 });
+  const ModuleWatch watch(seen_by([](const std::string& name, const at::Tensor& output) {
+    EXPECT_EQ(output.scalar_type(), at::kBFloat16) << name;
+  }));
+  model->forward(to_device(torch::randn({2, 3, 60, 60}), gpu));
 }
 
 TEST_F(GpuNetwork, RecordedWorkGivesTheSameBits) {

@@ -95,8 +95,10 @@ TEST(Generate, DrawsAsTheTemperatureSaysFromTheSeed) {
   EXPECT_NE(other, one);
   // Nearly uniform: 40 draws from 17 tokens meet more than 8 of them.
   EXPECT_GT(std::set<int64_t>(one.begin(), one.end()).size(), 8u);
-  EXPECT_EQ(generated(model, {5}, {.tokens = 9, .temperature = 1e-6}),
-            generated(model, {5}, {.tokens = 9}));
+  for (const double cold : {1e-6, 1e-300, 5e-324})
+    EXPECT_EQ(generated(model, {5}, {.tokens = 9, .temperature = cold}),
+              generated(model, {5}, {.tokens = 9}))
+        << cold;
 }
 
 TEST(Generate, NamesWhatDoesNotFit) {

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "linescan/base/error.h"
+#include "linescan/models/module_watch.h"
 #include "linescan/models/networks/registry.h"
 #include "tests/models/small_model.h"
 
@@ -202,20 +203,32 @@ TEST(VMamba, PositionEmbeddingFollowsTheImageSize) {
   EXPECT_FALSE(at::allclose(resized, model->forward(x)));
 }
 
-TEST(VMamba, ObserverSeesThePartsInOrder) {
+TEST(VMamba, AWatchSeesTheModulesInOrderAndMayChangeWhatTheyGive) {
   VMamba model = seeded_model(small_config());
   torch::NoGradGuard no_grad;
+  const at::Tensor x = random_image(1, 2, 16, 16);
+  const at::Tensor expected = model->forward(x);
   std::vector<std::string> names;
   at::Tensor last;
-  const at::Tensor logits =
-      model->forward(random_image(1, 2, 16, 16), [&](const std::string& name, const at::Tensor& y) {
-        names.push_back(name);
-        last = y;
-      });
-  EXPECT_EQ(names,
-            (std::vector<std::string>{"patch_embed", "layers.0.blocks.0", "layers.0.downsample",
-                                      "layers.1.blocks.0", "layers.1.blocks.1", "classifier"}));
-  EXPECT_TRUE(at::equal(last, logits));
+  const auto note = [&](const std::string& name, const at::Tensor& y) {
+    names.push_back(name);
+    last = y;
+  };
+  {
+    const ModuleWatch watch(seen_by(note)), nothing(seen_by({}));
+    EXPECT_TRUE(at::equal(model->forward(x), expected));
+  }
+  EXPECT_TRUE(at::equal(last, expected));
+  EXPECT_EQ(names, (std::vector<std::string>{
+                       "patch_embed", "layers.0.blocks.0.op", "layers.0.blocks.0.mlp",
+                       "layers.0.blocks.0", "layers.0.downsample", "layers.1.blocks.0.op",
+                       "layers.1.blocks.0.mlp", "layers.1.blocks.0", "layers.1.blocks.1.op",
+                       "layers.1.blocks.1.mlp", "layers.1.blocks.1", "classifier"}));
+  const ModuleWatch doubling(
+      [](const std::string& name, at::Tensor y) { return name == "classifier" ? 2 * y : y; });
+  const ModuleWatch later(seen_by(note));
+  EXPECT_TRUE(at::equal(model->forward(x), 2 * expected));
+  EXPECT_TRUE(at::equal(last, 2 * expected));  // what the earlier watch has made of it
 }
 
 TEST(VMamba, WrongInputsAreNamed) {

@@ -3,8 +3,8 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 
 #include "linescan/binding/depthwise_conv.h"
-#include "linescan/binding/ss2d.h"
 #include "linescan/models/layers/dense.h"
+#include "linescan/models/layers/part.h"
 #include "linescan/ops/ss2d/route.h"
 
 namespace linescan {
@@ -106,12 +106,14 @@ at::Tensor Ss2dLayerImpl::scan_routes(const at::Tensor& u, at::IntArrayRef route
   const auto out_dtype = is_half(u) && !u.is_cuda() ? std::make_optional(at::kFloat) : std::nullopt;
   const auto run = [&] {
     if (groups == kRouteGroups)
-      return ss2d(channels_second(u), x_weight, {}, dt_weight, dt_bias, A_log, D, routes,
-                  out_dtype);
-    return ss2d(channels_second(u), x_weight.narrow(0, first_group, groups), {},
-                dt_weight.narrow(0, first_group, groups), dt_bias.narrow(0, first_group, groups),
-                A_log.narrow(0, first_group * inner, groups * inner),
-                D.narrow(0, first_group * inner, groups * inner), routes, out_dtype);
+      return ss2d_along(options_.path, channels_second(u), scan_parameters_, routes, out_dtype);
+    return ss2d_along(
+        options_.path, channels_second(u),
+        {x_weight.narrow(0, first_group, groups), dt_weight.narrow(0, first_group, groups),
+         dt_bias.narrow(0, first_group, groups),
+         A_log.narrow(0, first_group * inner, groups * inner),
+         D.narrow(0, first_group * inner, groups * inner)},
+        routes, out_dtype);
   };
   if (!options_.type.float32_scan) return channels_last(run());
   c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
@@ -134,6 +136,7 @@ at::Tensor Ss2dLayerImpl::cascade(const at::Tensor& u) {
 }
 
 at::Tensor Ss2dLayerImpl::scan(const at::Tensor& u) {
+  const PartScope part(Part::kScan);
   const at::Tensor input = options_.type.float32_scan && is_half(u) ? u.to(at::kFloat) : u;
   if (options_.type.routes == Routes::kCascade) return cascade(input);
   return scan_routes(input, route_codes(options_.type.routes), 0);

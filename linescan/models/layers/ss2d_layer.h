@@ -12,6 +12,7 @@
 #include "linescan/models/layers/activation.h"
 #include "linescan/models/layers/forward_type.h"
 #include "linescan/models/layers/norm.h"
+#include "linescan/models/layers/reference_scan.h"
 #include "linescan/models/layers/scan_init.h"
 
 namespace linescan {
@@ -26,6 +27,7 @@ struct Ss2dOptions {
   bool conv_bias = false;
   Activation activation = Activation::kSilu;  // after the convolution, and of the gate
   ScanInit init = ScanInit::kV0;
+  ScanPath path = ScanPath::kFused;
   double drop = 0;
   // Cascade only: add the reversed direction of each line without turning it back, as the published
   // code does and its checkpoints expect.

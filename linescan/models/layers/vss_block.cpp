@@ -2,6 +2,8 @@
 
 #include "linescan/models/layers/checkpoint.h"
 #include "linescan/models/layers/drop_path.h"
+#include "linescan/models/layers/part.h"
+#include "linescan/models/module_watch.h"
 
 namespace linescan {
 
@@ -32,8 +34,9 @@ at::Tensor VssBlockImpl::add_layer(const at::Tensor& x, Norm& norm, Layer& layer
 
 at::Tensor VssBlockImpl::run(const at::Tensor& x) {
   at::Tensor y = x;
-  if (op_) y = add_layer(y, norm_, op_);
-  if (mlp_) y = add_layer(y, norm2_, mlp_);
+  if (op_) y = run_module("op", [&] { return add_layer(y, norm_, op_); });
+  const PartScope part(Part::kMlp);
+  if (mlp_) y = run_module("mlp", [&] { return add_layer(y, norm2_, mlp_); });
   return y;
 }
 

@@ -12,7 +12,9 @@ int64_t choose(const at::Tensor& logits, double temperature) {
   if (!at::isfinite(logits).all().item<bool>())
     throw_error<NotFinite>("generate: the logits of a token are not finite");
   if (temperature == 0) return logits.argmax().item<int64_t>();
-  return at::multinomial(at::softmax(logits / temperature, 0), 1).item<int64_t>();
+  // The largest becomes 0 before it is divided, so that no temperature overflows it.
+  const at::Tensor shifted = (logits - logits.max()).to(at::kDouble);
+  return at::multinomial(at::softmax(shifted / temperature, 0), 1).item<int64_t>();
 }
 
 }  // namespace

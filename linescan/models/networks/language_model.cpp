@@ -1,10 +1,13 @@
 #include "linescan/models/networks/language_model.h"
 
+#include <fmt/format.h>
+
 #include <cmath>
 #include <string>
 
 #include "linescan/base/error.h"
 #include "linescan/models/layers/dense.h"
+#include "linescan/models/module_watch.h"
 
 namespace linescan {
 namespace {
@@ -61,13 +64,18 @@ at::Tensor LanguageModelImpl::forward(const at::Tensor& tokens, LanguageModelCac
         "language_model: tokens have {} dimensions and type {}, expected int64 [batch, length]",
         tokens.dim(), c10::toString(tokens.scalar_type()));
   if (cache) cache->resize(blocks_.size());
-  at::Tensor x = embedding_->forward(tokens);
+  at::Tensor x = run_module("embedding", [&] { return embedding_->forward(tokens); });
   for (std::size_t number = 0; number < blocks_.size(); ++number) {
     Block& block = blocks_[number];
-    x = x + block.layer->forward(block.norm1->forward(x), {}, cache ? &(*cache)[number] : nullptr);
-    if (block.mlp) x = block.mlp->add_to(x, block.norm2->forward(x));
+    x = run_module(fmt::format("blocks.{}.layer", number), [&] {
+      return x +
+             block.layer->forward(block.norm1->forward(x), {}, cache ? &(*cache)[number] : nullptr);
+    });
+    if (block.mlp)
+      x = run_module(fmt::format("blocks.{}.mlp", number),
+                     [&] { return block.mlp->add_to(x, block.norm2->forward(x)); });
   }
-  return head_->forward(norm_->forward(x));
+  return run_module("head", [&] { return head_->forward(norm_->forward(x)); });
 }
 
 }  // namespace linescan

@@ -6,6 +6,7 @@
 
 #include "linescan/base/error.h"
 #include "linescan/models/layers/dense.h"
+#include "linescan/models/module_watch.h"
 
 namespace linescan {
 namespace {
@@ -21,6 +22,7 @@ VssBlockOptions block_options(const VMambaConfig& config, int64_t stage, double 
   options.op.conv_bias = config.has_conv_bias();
   options.op.drop = config.drop;
   options.op.authors_cascade = config.authors_cascade;
+  options.op.path = parse_scan_path(config.scan_path);
   if (!options.op.type.vanilla) {
     options.op.activation = parse_activation("ssm_act", config.ssm_act);
     options.op.init = parse_scan_init(config.ssm_init);
@@ -106,53 +108,55 @@ void VMambaImpl::check_input(const at::Tensor& x) const {
   stage_shapes(config_, x.size(2), x.size(3));
 }
 
-at::Tensor VMambaImpl::run(const at::Tensor& x, const PartObserver& observe,
+at::Tensor VMambaImpl::embed(const at::Tensor& x) {
+  const at::Tensor grid = patch_embed_->forward(x);
+  if (!pos_embed_.defined()) return grid;
+  at::Tensor embedding = pos_embed_;
+  if (embedding.size(2) != grid.size(1) || embedding.size(3) != grid.size(2))
+    embedding = at::upsample_bicubic2d(embedding, {grid.size(1), grid.size(2)},
+                                       /*align_corners=*/false);
+  // A float32 sum would make the whole way through the blocks float32.
+  if (grid.is_cuda()) embedding = embedding.to(grid.scalar_type());
+  return grid + channels_last(embedding);
+}
+
+at::Tensor VMambaImpl::run(const at::Tensor& x,
                            const std::function<void(int64_t stage, const at::Tensor&)>& keep) {
   check_input(x);
-  at::Tensor grid = patch_embed_->forward(x);
-  if (pos_embed_.defined()) {
-    at::Tensor embedding = pos_embed_;
-    if (embedding.size(2) != grid.size(1) || embedding.size(3) != grid.size(2))
-      embedding = at::upsample_bicubic2d(embedding, {grid.size(1), grid.size(2)},
-                                         /*align_corners=*/false);
-    // A float32 sum would make the whole way through the blocks float32.
-    if (grid.is_cuda()) embedding = embedding.to(grid.scalar_type());
-    grid = grid + channels_last(embedding);
-  }
-  if (observe) observe("patch_embed", grid);
+  at::Tensor grid = run_module("patch_embed", [&] { return embed(x); });
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     Stage& stage = layers_[i];
     for (std::size_t j = 0; j < stage.blocks.size(); ++j) {
-      grid = stage.blocks[j]->forward(grid);
-      if (observe) observe(fmt::format("layers.{}.blocks.{}", i, j), grid);
+      grid = run_module(fmt::format("layers.{}.blocks.{}", i, j),
+                        [&] { return stage.blocks[j]->forward(grid); });
     }
     if (keep) keep(static_cast<int64_t>(i), grid);
     if (!stage.downsample) continue;
-    grid = stage.downsample->forward(grid);
-    if (observe) observe(fmt::format("layers.{}.downsample", i), grid);
+    grid = run_module(fmt::format("layers.{}.downsample", i),
+                      [&] { return stage.downsample->forward(grid); });
   }
   return grid;
 }
 
-at::Tensor VMambaImpl::forward(const at::Tensor& x, const PartObserver& observe) {
+at::Tensor VMambaImpl::forward(const at::Tensor& x) {
   if (config_.backbone)
     throw_error<InvalidArgument>("vmamba: backbone=true has no classifier; use stages()");
-  const at::Tensor features = norm_->forward(run(x, observe, {}));
-  const at::Tensor logits = head_->forward(features.mean({1, 2}));
-  if (observe) observe("classifier", logits);
-  return logits;
+  const at::Tensor grid = run(x, {});
+  return run_module("classifier", [&] {
+    return head_->forward(norm_->forward(grid).mean({1, 2}));
+  });
 }
 
 at::Tensor VMambaImpl::forward_features(const at::Tensor& x) {
   Norm& norm = config_.backbone ? out_norms_.back() : norm_;
-  return channels_second(norm->forward(run(x, {}, {})));
+  return channels_second(norm->forward(run(x, {})));
 }
 
 std::vector<at::Tensor> VMambaImpl::stages(const at::Tensor& x) {
   if (!config_.backbone)
     throw_error<InvalidArgument>("vmamba: stages() needs backbone=true, which has a norm for each");
   std::vector<at::Tensor> results;
-  run(x, {}, [&](int64_t stage, const at::Tensor& grid) {
+  run(x, [&](int64_t stage, const at::Tensor& grid) {
     results.push_back(channels_second(out_norms_[stage]->forward(grid)));
   });
   return results;

@@ -11,15 +11,12 @@
 #include "linescan/models/layers/downsample.h"
 #include "linescan/models/layers/patch_embed.h"
 #include "linescan/models/layers/vss_block.h"
+#include "linescan/models/networks/image_network.h"
 #include "linescan/models/networks/vmamba_config.h"
 
 namespace linescan {
 
-// Called with the name of a part ("patch_embed", "layers.0.blocks.1", "layers.0.downsample",
-// "classifier") and what it gave, in the order of the computation.
-using PartObserver = std::function<void(const std::string& name, const at::Tensor& output)>;
-
-class VMambaImpl : public torch::nn::Module {
+class VMambaImpl : public ImageNetworkImpl {
  public:
   // Throws InvalidArgument as VMambaConfig::validate() does.
   explicit VMambaImpl(const VMambaConfig& config);
@@ -27,7 +24,7 @@ class VMambaImpl : public torch::nn::Module {
   // x [batch, in_channels, height, width] of the parameters' type, any size from which no stage
   // becomes empty -> logits [batch, classes]. Throws InvalidArgument for other inputs, and for a
   // network with backbone=true, which has no classifier.
-  at::Tensor forward(const at::Tensor& x, const PartObserver& observe = {});
+  at::Tensor forward(const at::Tensor& x) override;
 
   // The last stage's result, normed, not pooled: [batch, channels, rows, columns]. A backbone has
   // its own norm there (outnorm of the last stage).
@@ -49,8 +46,9 @@ class VMambaImpl : public torch::nn::Module {
                   int64_t total_blocks);
   void check_input(const at::Tensor& x) const;
   // x -> result of the last stage [batch, rows, columns, channels]; `keep` sees every stage's.
-  at::Tensor run(const at::Tensor& x, const PartObserver& observe,
+  at::Tensor run(const at::Tensor& x,
                  const std::function<void(int64_t stage, const at::Tensor&)>& keep);
+  at::Tensor embed(const at::Tensor& x);
 
   VMambaConfig config_;
   PatchEmbed patch_embed_{nullptr};

@@ -8,6 +8,7 @@
 #include "linescan/models/layers/downsample.h"
 #include "linescan/models/layers/norm.h"
 #include "linescan/models/layers/patch_embed.h"
+#include "linescan/models/layers/reference_scan.h"
 #include "linescan/models/layers/scan_init.h"
 
 namespace linescan {
@@ -57,6 +58,7 @@ std::vector<Option> VMambaConfig::options() {
       {"conv_bias", &conv_bias, "bias of the depthwise convolution (v0: always)"},
       {"ssm_act", &ssm_act, "silu, gelu, relu, sigmoid (v0: always silu)"},
       {"ssm_init", &ssm_init, "v0, v0_constant, v1, v2 (v0: always v0)"},
+      {"scan_path", &scan_path, "fused, or the slower einsum or copies, to measure against"},
       {"authors_cascade", &authors_cascade, "cascade as the published checkpoints need it"},
       {"mlp_ratio", &mlp_ratio, "hidden channels of the MLP over channels; 0: no MLP"},
       {"gmlp", &gmlp, "gated MLP"},
@@ -100,6 +102,7 @@ void VMambaConfig::validate() const {
   parse_activation("mlp_act", mlp_act);
   parse_scan_init(ssm_init);
   parse_norm(norm);
+  const ScanPath path = parse_scan_path(scan_path);
   const StemKind stem_kind = parse_stem(stem);
   const DownsampleKind down = parse_downsample(downsample);
 
@@ -114,6 +117,8 @@ void VMambaConfig::validate() const {
   }
   expect(stem_kind == StemKind::kPatches || channels(0) >= 2, "dims", channels(0),
          "at least 2 with stem=v2");
+  expect(path != ScanPath::kCopies || resolved.routes != Routes::kCascade, "scan_path", scan_path,
+         "fused or einsum with routes=cascade");
   expect(!authors_cascade || resolved.routes == Routes::kCascade, "authors_cascade", "true",
          "false unless routes=cascade");
 }

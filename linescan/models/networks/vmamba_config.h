@@ -30,6 +30,7 @@ struct VMambaConfig {
   bool conv_bias = false;
   std::string ssm_act = "silu";
   std::string ssm_init = "v0";
+  std::string scan_path = "fused";
   bool authors_cascade = false;
 
   double mlp_ratio = 4;

@@ -1,0 +1,49 @@
+#include "linescan/lab/recording.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+namespace linescan::lab {
+
+std::vector<double> Recording::own_seconds() const {
+  std::vector<double> own(spans.size(), 0.0);
+  for (std::size_t i = 0; i < spans.size(); ++i) {
+    const Span& span = spans[i];
+    const double taken = on_gpu ? span.device_end - span.device_start : span.end - span.start;
+    own[i] += taken;
+    if (span.caller >= 0) own[span.caller] -= taken;
+  }
+  return own;
+}
+
+std::string chrome_trace(const Recording& recording) {
+  using nlohmann::json;
+  constexpr int kHost = 1, kDevice = 2;
+  constexpr double kMicroseconds = 1e6;
+  json events = json::array();
+  const auto name_process = [&](int process, const char* name) {
+    events.push_back({{"name", "process_name"},
+                      {"ph", "M"},
+                      {"pid", process},
+                      {"tid", 0},
+                      {"args", {{"name", name}}}});
+  };
+  const auto add = [&](const Span& span, int process, int thread, double start, double end) {
+    events.push_back({{"name", span.name},
+                      {"cat", name_of(span.category)},
+                      {"ph", "X"},
+                      {"pid", process},
+                      {"tid", thread},
+                      {"ts", start * kMicroseconds},
+                      {"dur", std::max(0.0, end - start) * kMicroseconds}});
+  };
+  name_process(kHost, "host");
+  if (recording.on_gpu) name_process(kDevice, "GPU");
+  for (const Span& span : recording.spans) {
+    add(span, kHost, span.thread, span.start, span.end);
+    if (recording.on_gpu) add(span, kDevice, 0, span.device_start, span.device_end);
+  }
+  return json{{"displayTimeUnit", "ms"}, {"traceEvents", std::move(events)}}.dump();
+}
+
+}  // namespace linescan::lab

@@ -1,0 +1,35 @@
+// What ran during a recorded piece of work, and the file that trace viewers read.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "linescan/lab/category.h"
+
+namespace linescan::lab {
+
+struct Span {
+  std::string name;
+  Category category = Category::kRest;
+  int64_t caller = -1;  // index of the span that this one is inside of
+  int thread = 0;       // 0 is the first that did anything
+  // Seconds from the start of the recording. On a GPU the device's times are those of the stream.
+  double start = 0, end = 0;
+  double device_start = 0, device_end = 0;
+};
+
+struct Recording {
+  std::vector<Span> spans;  // in the order in which they began
+  double seconds = 0;       // of the whole, the device's work included
+  bool on_gpu = false;
+
+  // The time of each span without the spans inside of it: the device's where there is one.
+  std::vector<double> own_seconds() const;
+};
+
+// {"traceEvents": [...]}: what chrome://tracing and ui.perfetto.dev open. A row for each thread of the
+// host, and one for the device.
+std::string chrome_trace(const Recording& recording);
+
+}  // namespace linescan::lab

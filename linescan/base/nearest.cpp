@@ -40,7 +40,7 @@ std::string unknown_name(std::string_view kind, std::string_view name,
                          std::span<const std::string> candidates) {
   std::string text = fmt::format("unknown {} '{}'", kind, name);
   if (candidates.empty()) return text;
-  text += fmt::format("; did you mean '{}'?", nearest_name(name, candidates));
+  if (!name.empty()) text += fmt::format("; did you mean '{}'?", nearest_name(name, candidates));
   constexpr std::size_t kShortList = 12;
   if (candidates.size() <= kShortList)
     text += fmt::format(" (known: {})", fmt::join(candidates, ", "));

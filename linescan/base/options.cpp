@@ -52,7 +52,7 @@ bool parse(std::string_view text, std::vector<int64_t>* value) {
 }
 
 std::string_view expected(bool*) { return "true or false"; }
-std::string_view expected(int64_t*) { return "an integer"; }
+std::string_view expected(int64_t*) { return "an integer of 64 bits"; }
 std::string_view expected(double*) { return "a finite number"; }
 std::string_view expected(std::string*) { return "text"; }
 std::string_view expected(std::vector<int64_t>*) { return "integers separated by commas"; }

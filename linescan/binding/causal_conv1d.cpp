@@ -3,7 +3,6 @@
 
 #include "linescan/binding/causal_conv1d.h"
 
-#include <ATen/Parallel.h>
 #include <ATen/autocast_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
@@ -12,6 +11,7 @@
 #include <torch/library.h>
 
 #include "linescan/binding/causal_conv1d_call.h"
+#include "linescan/binding/cpu_plan.h"
 #include "linescan/binding/tensors.h"
 
 namespace linescan {
@@ -46,12 +46,8 @@ constexpr std::string_view kName = "causal_conv1d";
 
 // ---- On the CPU --------------------------------------------------------------------------------
 
-// Calls run(plan, workspace, parallel_for).
-template <class Run>
-void with_plan(const CausalConv1dProblem& problem, Pass pass, const Run& run) {
-  const CausalConv1dPlan plan = linescan::plan(size_of(problem), pass, at::get_num_threads());
-  const Tensor workspace = at::empty({plan.workspace_bytes}, at::kByte);
-  run(plan, static_cast<std::byte*>(workspace.data_ptr()), torch_parallel_for());
+void run_forward(const CausalConv1dProblem& problem) {
+  with_cpu_plan(problem, Pass::kForward, [&](const auto&... how) { forward(problem, how...); });
 }
 
 Results forward_cpu(const Tensor& x, const Tensor& weight, const OptionalTensor& bias,
@@ -61,8 +57,7 @@ Results forward_cpu(const Tensor& x, const Tensor& weight, const OptionalTensor&
   auto [out, final_state] = causal_conv1d_results(x, weight, cu_seqlens);
   call.problem.out = view_of(kName, "out", out);
   call.problem.final_state = view_of(kName, "final_state", final_state);
-  with_plan(call.problem, Pass::kForward,
-            [&](const auto&... how) { forward(call.problem, how...); });
+  run_forward(call.problem);
   return {out, final_state};
 }
 
@@ -72,19 +67,17 @@ Gradients backward_cpu(const OptionalTensor& grad_out, const OptionalTensor& gra
                        bool silu) {
   const CausalConv1dBackwardCall call(grad_out, grad_final_state, x, weight, bias, initial_state,
                                       cu_seqlens, silu);
-  with_plan(call.problem, Pass::kBackward,
-            [&](const auto&... how) { backward(call.problem, call.gradients, how...); });
+  with_cpu_plan(call.problem, Pass::kBackward,
+                [&](const auto&... how) { backward(call.problem, call.gradients, how...); });
   return call.results(weight, bias);
 }
 
 Tensor step_cpu(const Tensor& x, const Tensor& weight, const OptionalTensor& bias, Tensor& state,
                 bool silu) {
-  CausalConv1dCall call(one_token(x), weight, bias, state, {}, silu);
+  CausalConv1dCall call = causal_conv1d_step_call(x, weight, bias, state, silu);
   const Tensor out = at::empty_like(x), token = one_token(out);
   call.problem.out = view_of(kName, "out", token);
-  call.problem.final_state = call.problem.initial_state;
-  with_plan(call.problem, Pass::kForward,
-            [&](const auto&... how) { forward(call.problem, how...); });
+  run_forward(call.problem);
   return out;
 }
 
@@ -93,27 +86,25 @@ Tensor step_cpu(const Tensor& x, const Tensor& weight, const OptionalTensor& bia
 Results forward_meta(const Tensor& x, const Tensor& weight, const OptionalTensor& bias,
                      const OptionalTensor& initial_state, const OptionalTensor& cu_seqlens,
                      bool silu) {
-  // Sizes that are symbols cannot be checked while tracing; the kernel checks them when it runs.
-  const auto known = [](const Tensor& tensor) {
-    return !tensor.unsafeGetTensorImpl()->has_symbolic_sizes_strides();
-  };
-  const auto known_or_absent = [&](const OptionalTensor& tensor) {
-    return !given(tensor) || known(*tensor);
-  };
-  if (known(x) && known(weight) && known_or_absent(bias) && known_or_absent(initial_state) &&
-      known_or_absent(cu_seqlens))
+  if (sizes_known({x, weight, bias, initial_state, cu_seqlens}))
     CausalConv1dCall(x, weight, bias, initial_state, cu_seqlens, silu);
   return causal_conv1d_results(x, weight, cu_seqlens);
 }
 
-Gradients backward_meta(const OptionalTensor&, const OptionalTensor&, const Tensor& x,
-                        const Tensor& weight, const OptionalTensor& bias,
-                        const OptionalTensor& initial_state, const OptionalTensor&, bool) {
+Gradients backward_meta(const OptionalTensor& grad_out, const OptionalTensor& grad_final_state,
+                        const Tensor& x, const Tensor& weight, const OptionalTensor& bias,
+                        const OptionalTensor& initial_state, const OptionalTensor& cu_seqlens,
+                        bool silu) {
+  if (sizes_known({grad_out, grad_final_state, x, weight, bias, initial_state, cu_seqlens}))
+    CausalConv1dBackwardCall(grad_out, grad_final_state, x, weight, bias, initial_state, cu_seqlens,
+                             silu);
   return {at::empty_like(x), at::empty_symint(weight.sym_sizes(), weight.options()),
           gradient_like(bias, x), gradient_like(initial_state, x)};
 }
 
-Tensor step_meta(const Tensor& x, const Tensor&, const OptionalTensor&, Tensor&, bool) {
+Tensor step_meta(const Tensor& x, const Tensor& weight, const OptionalTensor& bias, Tensor& state,
+                 bool silu) {
+  if (sizes_known({x, weight, bias, state})) causal_conv1d_step_call(x, weight, bias, state, silu);
   return at::empty_like(x);
 }
 

@@ -5,6 +5,7 @@
 
 #include "linescan/base/error.h"
 #include "linescan/binding/tensors.h"
+#include "linescan/ops/expect.h"
 
 namespace linescan {
 namespace {
@@ -12,7 +13,7 @@ namespace {
 using at::Tensor;
 using OptionalTensor = std::optional<Tensor>;
 
-constexpr std::string_view kName = "causal_conv1d";
+constexpr std::string_view kName = "causal_conv1d", kStepName = "causal_conv1d_step";
 
 // Offsets as the kernels want them, on the same device; nothing waits for their values.
 Tensor to_offsets(const Tensor& cu_seqlens) {
@@ -30,20 +31,20 @@ Tensor to_offsets(const Tensor& cu_seqlens) {
 CausalConv1dCall::CausalConv1dCall(const Tensor& x, const Tensor& weight_in,
                                    const OptionalTensor& bias_in,
                                    const OptionalTensor& initial_state,
-                                   const OptionalTensor& cu_seqlens, bool silu) {
-  const auto expect_here = [&](const char* argument, const Tensor& tensor) {
-    expect_device(kName, argument, tensor, x.device());
+                                   const OptionalTensor& cu_seqlens, bool silu, std::string_view op,
+                                   std::string_view state) {
+  const auto expect_here = [&](std::string_view argument, const Tensor& tensor) {
+    expect_device(op, argument, tensor, x.device());
     return tensor;
   };
   const at::ScalarType parameter = parameter_type(x);
   weight = expect_here("weight", weight_in).to(parameter).contiguous();
   if (given(bias_in)) bias = expect_here("bias", *bias_in).to(parameter).contiguous();
-  problem.x = view_of(kName, "x", x);
-  problem.weight = view_of(kName, "weight", weight);
-  problem.bias = view_of(kName, "bias", optional(bias));
+  problem.x = view_of(op, "x", x);
+  problem.weight = view_of(op, "weight", weight);
+  problem.bias = view_of(op, "bias", optional(bias));
   if (given(initial_state))
-    problem.initial_state =
-        view_of(kName, "initial_state", expect_here("initial_state", *initial_state));
+    problem.initial_state = view_of(op, state, expect_here(state, *initial_state));
   problem.silu = silu;
   if (given(cu_seqlens)) {
     offsets = to_offsets(expect_here("cu_seqlens", *cu_seqlens));
@@ -52,7 +53,7 @@ CausalConv1dCall::CausalConv1dCall(const Tensor& x, const Tensor& weight_in,
     problem.offsets = x.is_meta() ? &kNowhere : offsets.const_data_ptr<int64_t>();
     problem.sequences = offsets.size(0) - 1;
   }
-  check(problem);
+  check(problem, op, state);
 }
 
 CausalConv1dBackwardCall::CausalConv1dBackwardCall(const OptionalTensor& grad_out_in,
@@ -64,6 +65,7 @@ CausalConv1dBackwardCall::CausalConv1dBackwardCall(const OptionalTensor& grad_ou
     : CausalConv1dCall(x, weight_in, bias_in, initial_state, cu_seqlens, silu) {
   const auto upstream = [&](const char* argument, const OptionalTensor& gradient, Tensor* kept) {
     if (!given(gradient)) return TensorView{};
+    expect_device(kName, argument, *gradient, x.device());
     *kept = gradient->to(x.scalar_type());
     return view_of(kName, argument, *kept);
   };
@@ -102,9 +104,18 @@ std::tuple<Tensor, Tensor> causal_conv1d_results(const Tensor& x, const Tensor& 
 
 Tensor one_token(const Tensor& x) {
   if (x.dim() != 2)
-    throw_error<InvalidArgument>(
-        "causal_conv1d_step: x has {} dimensions, expected [batch, channels]", x.dim());
+    throw_error<InvalidArgument>("{}: x has {} dimensions, expected [batch, channels]", kStepName,
+                                 x.dim());
   return x.unsqueeze(1);
+}
+
+CausalConv1dCall causal_conv1d_step_call(const Tensor& x, const Tensor& weight,
+                                         const OptionalTensor& bias, const Tensor& state,
+                                         bool silu) {
+  CausalConv1dCall call(one_token(x), weight, bias, state, {}, silu, kStepName, "state");
+  expect_own_places(kStepName, "state", call.problem.initial_state);
+  call.problem.final_state = call.problem.initial_state;
+  return call;
 }
 
 }  // namespace linescan

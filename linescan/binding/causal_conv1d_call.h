@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <optional>
+#include <string_view>
 #include <tuple>
 
 #include "linescan/ops/causal_conv1d/causal_conv1d.h"
@@ -11,7 +12,7 @@
 namespace linescan {
 
 // Keeps the tensors alive beside the views on them; weight and bias become the kernels' type, offsets
-// int64. Checks everything.
+// int64. Checks everything; `op` and `state` are what messages call the operator and initial_state.
 struct CausalConv1dCall {
   at::Tensor weight, bias, offsets;
   CausalConv1dProblem problem;
@@ -19,7 +20,8 @@ struct CausalConv1dCall {
   CausalConv1dCall(const at::Tensor& x, const at::Tensor& weight,
                    const std::optional<at::Tensor>& bias,
                    const std::optional<at::Tensor>& initial_state,
-                   const std::optional<at::Tensor>& cu_seqlens, bool silu);
+                   const std::optional<at::Tensor>& cu_seqlens, bool silu,
+                   std::string_view op = "causal_conv1d", std::string_view state = "initial_state");
 };
 
 // The same with upstream gradients, in x's type, and new tensors for the results.
@@ -44,7 +46,12 @@ struct CausalConv1dBackwardCall : CausalConv1dCall {
 std::tuple<at::Tensor, at::Tensor> causal_conv1d_results(
     const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& cu_seqlens);
 
-// The tensors of causal_conv1d_step as those of a sequence of one token.
+// [batch, channels] as a sequence of one token.
 at::Tensor one_token(const at::Tensor& x);
+
+// The call of causal_conv1d_step: a token whose state comes and goes in one place.
+CausalConv1dCall causal_conv1d_step_call(const at::Tensor& x, const at::Tensor& weight,
+                                         const std::optional<at::Tensor>& bias,
+                                         const at::Tensor& state, bool silu);
 
 }  // namespace linescan

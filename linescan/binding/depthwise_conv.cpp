@@ -10,12 +10,11 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/silu.h>
 #include <ATen/ops/silu_backward.h>
-#include <fmt/ostream.h>
 #include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
-#include "linescan/base/error.h"
+#include "linescan/binding/layer_checks.h"
 #include "linescan/binding/tensors.h"
 
 namespace linescan {
@@ -37,23 +36,6 @@ TORCH_LIBRARY_FRAGMENT(linescan, m) {
 
 namespace {
 
-void check_shapes(const Tensor& x, const Tensor& weight, const OptionalTensor& bias) {
-  if (x.dim() != 4 || !x.is_floating_point())
-    throw_error<InvalidArgument>(
-        "depthwise_conv: x has {} dimensions and type {}, expected "
-        "[batch, height, width, channels] of a floating type",
-        x.dim(), c10::toString(x.scalar_type()));
-  if (weight.dim() != 4 || weight.sym_size(0) != x.sym_size(3) || weight.sym_size(1) != 1 ||
-      weight.sym_size(2) != 3 || weight.sym_size(3) != 3)
-    throw_error<InvalidArgument>(
-        "depthwise_conv: weight has shape {}, expected [channels, 1, 3, 3] with the channels of x",
-        fmt::streamed(weight.sym_sizes()));
-  if (given(bias) && (bias->dim() != 1 || bias->sym_size(0) != x.sym_size(3)))
-    throw_error<InvalidArgument>(
-        "depthwise_conv: bias has shape {}, expected [channels] as x has them",
-        fmt::streamed(bias->sym_sizes()));
-}
-
 // ---- On the CPU: LibTorch's convolution of the channels-last view ----------------------------------
 
 Tensor to_planes(const Tensor& x) { return x.permute({0, 3, 1, 2}); }
@@ -68,7 +50,7 @@ Tensor convolve(const Tensor& x, const Tensor& weight, const OptionalTensor& bia
 
 Tensor conv_cpu(const Tensor& x, const Tensor& weight, const OptionalTensor& bias, bool silu) {
   c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
-  check_shapes(x, weight, bias);
+  check_depthwise_conv(x, weight, bias);
   const Tensor sums = convolve(x, weight, bias);
   return from_planes(silu ? at::silu(sums) : sums);
 }
@@ -76,7 +58,8 @@ Tensor conv_cpu(const Tensor& x, const Tensor& weight, const OptionalTensor& bia
 Tensors conv_backward_cpu(const Tensor& grad_out, const Tensor& x, const Tensor& weight,
                           const OptionalTensor& bias, bool silu) {
   c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
-  Tensor gradient = to_planes(grad_out);
+  check_depthwise_conv_backward(grad_out, x, weight, bias);
+  Tensor gradient = to_planes(grad_out.to(x.scalar_type()));
   if (silu) gradient = at::silu_backward(gradient, convolve(x, weight, bias));
   auto [gx, gweight, gbias] = at::convolution_backward(
       gradient, to_planes(x), weight.to(x.scalar_type()), at::IntArrayRef{x.size(3)}, {1, 1},
@@ -88,12 +71,13 @@ Tensors conv_backward_cpu(const Tensor& grad_out, const Tensor& x, const Tensor&
 // ---- Meta: shapes without data, for torch.compile ------------------------------------------------
 
 Tensor conv_meta(const Tensor& x, const Tensor& weight, const OptionalTensor& bias, bool) {
-  check_shapes(x, weight, bias);
+  check_depthwise_conv(x, weight, bias);
   return at::empty_symint(x.sym_sizes(), x.options());
 }
 
-Tensors conv_backward_meta(const Tensor&, const Tensor& x, const Tensor& weight,
+Tensors conv_backward_meta(const Tensor& grad_out, const Tensor& x, const Tensor& weight,
                            const OptionalTensor& bias, bool) {
+  check_depthwise_conv_backward(grad_out, x, weight, bias);
   return {at::empty_symint(x.sym_sizes(), x.options()), at::empty_like(weight),
           given(bias) ? at::empty_like(*bias) : at::empty({0}, x.options())};
 }

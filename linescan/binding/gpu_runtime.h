@@ -29,8 +29,19 @@ class GpuRuntime {
   // Bytes of tensors that were alive at once at most, since the last reset.
   virtual int64_t peak_memory(c10::Device device) = 0;
   virtual void reset_peak_memory(c10::Device device) = 0;
+  struct Memory {
+    int64_t allocated = 0, reserved = 0;  // bytes of tensors; taken from the driver for them
+    int64_t free = 0, total = 0;          // of the device, whoever uses it
+  };
+  virtual Memory memory(c10::Device device) = 0;
   // Gives memory that no tensor uses back to the driver.
   virtual void release_unused_memory() = 0;
+
+  // Whether everything that was put into the calling thread's current stream is done; may be asked
+  // from any thread and does not wait.
+  virtual std::function<bool()> queue_is_empty(c10::Device device) = 0;
+  // Puts a kernel that practically never ends into the current stream. For those who test what follows.
+  virtual void start_endless_kernel(c10::Device device) = 0;
 
   // Records what `work` starts on the current stream, which must not be the default one, without
   // running it. `work` must have run before (libraries choose algorithms at the first call), must

@@ -9,12 +9,11 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/native_layer_norm.h>
 #include <ATen/ops/native_layer_norm_backward.h>
-#include <fmt/ostream.h>
 #include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
-#include "linescan/base/error.h"
+#include "linescan/binding/layer_checks.h"
 #include "linescan/binding/tensors.h"
 
 namespace linescan {
@@ -39,22 +38,6 @@ TORCH_LIBRARY_FRAGMENT(linescan, m) {
 
 namespace {
 
-void check_parameters(const Tensor& x, const OptionalTensor& weight, const OptionalTensor& bias) {
-  if (x.dim() < 1 || !x.is_floating_point())
-    throw_error<InvalidArgument>(
-        "layer_norm: x has {} dimensions and type {}, expected numbers "
-        "[..., channels] of a floating type",
-        x.dim(), c10::toString(x.scalar_type()));
-  if (given(weight) != given(bias))
-    throw_error<InvalidArgument>(
-        "layer_norm: one of weight and bias is absent, expected both or none");
-  for (const OptionalTensor* tensor : {&weight, &bias})
-    if (given(*tensor) && ((*tensor)->dim() != 1 || (*tensor)->sym_size(0) != x.sym_size(-1)))
-      throw_error<InvalidArgument>(
-          "layer_norm: weight or bias has shape {}, expected [channels] as x has them",
-          fmt::streamed((*tensor)->sym_sizes()));
-}
-
 // ---- On the CPU --------------------------------------------------------------------------------
 
 OptionalTensor cast(const OptionalTensor& tensor, at::ScalarType type) {
@@ -64,7 +47,7 @@ OptionalTensor cast(const OptionalTensor& tensor, at::ScalarType type) {
 Tensors norm_cpu(const Tensor& x, const OptionalTensor& weight, const OptionalTensor& bias,
                  double epsilon, std::optional<at::ScalarType> out_dtype) {
   c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
-  check_parameters(x, weight, bias);
+  check_layer_norm(x, weight, bias, epsilon, out_dtype);
   const at::ScalarType type = parameter_type(x);
   auto [out, mean, rstd] = at::native_layer_norm(x.contiguous().to(type), {x.size(-1)},
                                                  cast(weight, type), cast(bias, type), epsilon);
@@ -75,6 +58,7 @@ Tensors norm_backward_cpu(const Tensor& grad_out, const Tensor& x, const Tensor&
                           const Tensor& rstd, const OptionalTensor& weight,
                           const OptionalTensor& skip) {
   c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
+  check_layer_norm_backward(grad_out, x, mean, rstd, weight, skip);
   const at::ScalarType type = parameter_type(x);
   const OptionalTensor gamma = cast(weight, type);
   // The bias itself plays no part in its gradient; its shape does.
@@ -90,17 +74,19 @@ Tensors norm_backward_cpu(const Tensor& grad_out, const Tensor& x, const Tensor&
 
 // ---- Meta: shapes without data, for torch.compile ------------------------------------------------
 
-Tensors norm_meta(const Tensor& x, const OptionalTensor& weight, const OptionalTensor& bias, double,
-                  std::optional<at::ScalarType> out_dtype) {
-  check_parameters(x, weight, bias);
+Tensors norm_meta(const Tensor& x, const OptionalTensor& weight, const OptionalTensor& bias,
+                  double epsilon, std::optional<at::ScalarType> out_dtype) {
+  check_layer_norm(x, weight, bias, epsilon, out_dtype);
   const auto row_sizes = x.sym_sizes().slice(0, x.dim() - 1);
   const at::TensorOptions statistics = x.options().dtype(parameter_type(x));
   return {at::empty_symint(x.sym_sizes(), x.options().dtype(out_dtype.value_or(x.scalar_type()))),
           at::empty_symint(row_sizes, statistics), at::empty_symint(row_sizes, statistics)};
 }
 
-Tensors norm_backward_meta(const Tensor&, const Tensor& x, const Tensor&, const Tensor&,
-                           const OptionalTensor& weight, const OptionalTensor&) {
+Tensors norm_backward_meta(const Tensor& grad_out, const Tensor& x, const Tensor& mean,
+                           const Tensor& rstd, const OptionalTensor& weight,
+                           const OptionalTensor& skip) {
+  check_layer_norm_backward(grad_out, x, mean, rstd, weight, skip);
   const auto parameter = [&] {
     return given(weight) ? at::empty_like(*weight) : at::empty({0}, x.options());
   };

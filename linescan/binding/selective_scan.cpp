@@ -2,7 +2,6 @@
 
 #include "linescan/binding/selective_scan.h"
 
-#include <ATen/Parallel.h>
 #include <ATen/autocast_mode.h>
 #include <ATen/ops/empty.h>
 #include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
@@ -10,8 +9,10 @@
 #include <torch/library.h>
 
 #include "linescan/base/error.h"
+#include "linescan/binding/cpu_plan.h"
 #include "linescan/binding/gpu_scans.h"
 #include "linescan/binding/tensors.h"
+#include "linescan/ops/expect.h"
 #include "linescan/ops/selective_scan/selective_scan.h"
 
 namespace linescan {
@@ -52,7 +53,7 @@ TORCH_LIBRARY_FRAGMENT(linescan, m) {
 
 namespace {
 
-constexpr std::string_view kName = "selective_scan";
+constexpr std::string_view kName = "selective_scan", kStepName = "selective_scan_step";
 
 // ---- Tensors to problem ------------------------------------------------------------------------
 
@@ -68,14 +69,12 @@ struct Call {
 
   Call(const Tensor& u, const Tensor& delta, const Tensor& A, const Tensor& B_in,
        const Tensor& C_in, const OptionalTensor& D, const OptionalTensor& z,
-       const OptionalTensor& delta_bias, const OptionalTensor& initial_state, bool delta_softplus)
+       const OptionalTensor& delta_bias, const OptionalTensor& initial_state, bool delta_softplus,
+       std::string_view op = kName, const char* state = "initial_state")
       : B(with_groups(B_in)), C(with_groups(C_in)) {
     const auto view = [&](const char* argument, const auto& tensor) {
-      if constexpr (std::is_same_v<std::decay_t<decltype(tensor)>, Tensor>)
-        expect_device(kName, argument, tensor, u.device());
-      else if (tensor && tensor->defined())
-        expect_device(kName, argument, *tensor, u.device());
-      return view_of(kName, argument, tensor);
+      expect_devices(op, u.device(), {{argument, tensor}});
+      return view_of(op, argument, tensor);
     };
     problem.u = view("u", u);
     problem.delta = view("delta", delta);
@@ -85,11 +84,46 @@ struct Call {
     problem.D = view("D", D);
     problem.z = view("z", z);
     problem.delta_bias = view("delta_bias", delta_bias);
-    problem.initial_state = view("initial_state", initial_state);
+    problem.initial_state = view(state, initial_state);
     problem.delta_softplus = delta_softplus;
-    check(problem);
+    check(problem, op, state);
   }
 };
+
+// The call of a step: a sequence of length 1 whose state comes and goes in one place.
+Call step_call(const Tensor& u, const Tensor& delta, const Tensor& A, const Tensor& B,
+               const Tensor& C, const OptionalTensor& D, const OptionalTensor& z,
+               const OptionalTensor& delta_bias, bool delta_softplus, const Tensor& state) {
+  if (u.dim() != 2)
+    throw_error<InvalidArgument>("{}: u has {} dimensions, expected [batch, channels]", kStepName,
+                                 u.dim());
+  // [channels, states] factors stay; varying ones have a batch dimension that equals u's, and two
+  // dimensions more or one.
+  const auto in_time = [](const Tensor& tensor) { return tensor.unsqueeze(-1); };
+  const auto factor = [&](const Tensor& tensor) {
+    const bool constant =
+        tensor.dim() == 2 && tensor.size(0) == u.size(1) && tensor.size(0) != u.size(0);
+    return constant ? tensor : in_time(tensor);
+  };
+  Call call(in_time(u), in_time(delta), A, factor(B), factor(C), D,
+            given(z) ? OptionalTensor(in_time(*z)) : std::nullopt, delta_bias, state,
+            delta_softplus, kStepName, "state");
+  expect_own_places(kStepName, "state", call.problem.initial_state);
+  call.problem.last_state = call.problem.initial_state;
+  return call;
+}
+
+void check_gradients(const Tensor& u, const Tensor& A, const OptionalTensor& grad_out,
+                     const OptionalTensor& grad_last_state, const OptionalTensor& states) {
+  expect_devices(
+      kName, u.device(),
+      {{"grad_out", grad_out}, {"grad_last_state", grad_last_state}, {"states", states}});
+  if (given(grad_out)) expect_sizes(kName, "grad_out", *grad_out, u.sizes());
+  if (!given(grad_last_state)) return;
+  expect_sizes(kName, "grad_last_state", *grad_last_state, {u.size(0), u.size(1), A.size(1)});
+  const TensorView view = view_of(kName, "grad_last_state", *grad_last_state);
+  expect_dtype(kName, "grad_last_state", view, *dtype_of(parameter_type(u)), kParameterType);
+}
 
 std::tuple<Tensor, Tensor> empty_results(const Tensor& u, const Tensor& A,
                                          std::optional<at::ScalarType> out_dtype) {
@@ -101,20 +135,14 @@ std::tuple<Tensor, Tensor> empty_results(const Tensor& u, const Tensor& A,
 
 void run_forward(const SelectiveScanProblem& problem, const Tensor& u) {
   if (u.is_cuda()) return gpu_scans().forward(problem, u);
-  const SelectiveScanPlan plan =
-      linescan::plan(size_of(problem), Pass::kForward, at::get_num_threads());
-  const Tensor workspace = at::empty({plan.workspace_bytes}, at::kByte);
-  forward(problem, plan, static_cast<std::byte*>(workspace.data_ptr()), torch_parallel_for());
+  with_cpu_plan(problem, Pass::kForward, [&](const auto&... how) { forward(problem, how...); });
 }
 
 void run_backward(const SelectiveScanProblem& problem, const SelectiveScanGradients& gradients,
                   const Tensor& u) {
   if (u.is_cuda()) return gpu_scans().backward(problem, gradients, u);
-  const SelectiveScanPlan plan =
-      linescan::plan(size_of(problem), Pass::kBackward, at::get_num_threads());
-  const Tensor workspace = at::empty({plan.workspace_bytes}, at::kByte);
-  backward(problem, gradients, plan, static_cast<std::byte*>(workspace.data_ptr()),
-           torch_parallel_for());
+  with_cpu_plan(problem, Pass::kBackward,
+                [&](const auto&... how) { backward(problem, gradients, how...); });
 }
 
 // What the forward pass keeps for the backward pass on GPUs.
@@ -190,6 +218,7 @@ Gradients9 backward_device(const OptionalTensor& grad_out, const OptionalTensor&
                            const OptionalTensor& delta_bias, const OptionalTensor& initial_state,
                            bool delta_softplus, const OptionalTensor& states) {
   Call call(u, delta, A, B, C, D, z, delta_bias, initial_state, delta_softplus);
+  check_gradients(u, A, grad_out, grad_last_state, states);
   call.problem.out = view_of(kName, "grad_out", grad_out);  // its type is part of the problem
   if (states && states->numel() > 0) call.problem.states = view_of(kName, "states", *states);
   auto results = empty_gradients(u, delta, A, B, C, D, z, delta_bias, initial_state);
@@ -218,42 +247,23 @@ Gradients9 backward_device(const OptionalTensor& grad_out, const OptionalTensor&
 Tensor step_device(const Tensor& u, const Tensor& delta, const Tensor& A, const Tensor& B,
                    const Tensor& C, const OptionalTensor& D, const OptionalTensor& z,
                    const OptionalTensor& delta_bias, bool delta_softplus, Tensor& state) {
-  if (u.dim() != 2)
-    throw_error<InvalidArgument>(
-        "selective_scan_step: u has {} dimensions, expected [batch, channels]", u.dim());
-  // One token is a sequence of length 1. [channels, states] factors stay; varying ones have a batch
-  // dimension that equals u's, and two dimensions more or one.
-  const bool constant_B = B.dim() == 2 && B.size(0) == u.size(1) && B.size(0) != u.size(0);
-  const bool constant_C = C.dim() == 2 && C.size(0) == u.size(1) && C.size(0) != u.size(0);
-  const auto in_time = [](const Tensor& tensor) { return tensor.unsqueeze(-1); };
-  const OptionalTensor z_in_time = z && z->defined() ? OptionalTensor(in_time(*z)) : z;
-  const Tensor u_in_time = in_time(u), delta_in_time = in_time(delta);
-  Call call(u_in_time, delta_in_time, A, constant_B ? B : in_time(B), constant_C ? C : in_time(C),
-            D, z_in_time, delta_bias, state, delta_softplus);
+  Call call = step_call(u, delta, A, B, C, D, z, delta_bias, delta_softplus, state);
   Tensor out = empty_as(u, u.scalar_type());
-  const Tensor out_in_time = in_time(out);
+  const Tensor out_in_time = out.unsqueeze(-1);
   call.problem.out = view_of(kName, "out", out_in_time);
-  call.problem.last_state = call.problem.initial_state;
   run_forward(call.problem, u);
   return out;
 }
 
 // ---- Meta: shapes without data, for torch.compile ------------------------------------------------
 
-// Sizes that are symbols cannot be checked while tracing; the kernel checks them when it runs.
-template <class... Tensors>
-void check_if_known(const Tensor& u, const Tensors&... arguments) {
-  if (!u.unsafeGetTensorImpl()->has_symbolic_sizes_strides() &&
-      !std::get<0>(std::tie(arguments...)).unsafeGetTensorImpl()->has_symbolic_sizes_strides())
-    Call(u, arguments...);
-}
-
 std::tuple<Tensor, Tensor> forward_meta(const Tensor& u, const Tensor& delta, const Tensor& A,
                                         const Tensor& B, const Tensor& C, const OptionalTensor& D,
                                         const OptionalTensor& z, const OptionalTensor& delta_bias,
                                         const OptionalTensor& initial_state, bool delta_softplus,
                                         std::optional<at::ScalarType> out_dtype) {
-  check_if_known(u, delta, A, B, C, D, z, delta_bias, initial_state, delta_softplus);
+  if (sizes_known({u, delta, A, B, C, D, z, delta_bias, initial_state}))
+    Call(u, delta, A, B, C, D, z, delta_bias, initial_state, delta_softplus);
   return empty_results(u, A, out_dtype);
 }
 
@@ -269,17 +279,24 @@ std::tuple<Tensor, Tensor, Tensor> kept_meta(const Tensor& u, const Tensor& delt
   return {out, last_state, empty_states(u, A, B, C, z, out_dtype)};
 }
 
-Gradients9 backward_meta(const OptionalTensor&, const OptionalTensor&, const Tensor& u,
-                         const Tensor& delta, const Tensor& A, const Tensor& B, const Tensor& C,
-                         const OptionalTensor& D, const OptionalTensor& z,
+Gradients9 backward_meta(const OptionalTensor& grad_out, const OptionalTensor& grad_last_state,
+                         const Tensor& u, const Tensor& delta, const Tensor& A, const Tensor& B,
+                         const Tensor& C, const OptionalTensor& D, const OptionalTensor& z,
                          const OptionalTensor& delta_bias, const OptionalTensor& initial_state,
-                         bool, const OptionalTensor&) {
+                         bool delta_softplus, const OptionalTensor& states) {
+  if (sizes_known({grad_out, grad_last_state, u, delta, A, B, C, D, z, delta_bias, initial_state,
+                   states})) {
+    Call(u, delta, A, B, C, D, z, delta_bias, initial_state, delta_softplus);
+    check_gradients(u, A, grad_out, grad_last_state, states);
+  }
   return empty_gradients(u, delta, A, B, C, D, z, delta_bias, initial_state);
 }
 
-Tensor step_meta(const Tensor& u, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
-                 const OptionalTensor&, const OptionalTensor&, const OptionalTensor&, bool,
-                 Tensor&) {
+Tensor step_meta(const Tensor& u, const Tensor& delta, const Tensor& A, const Tensor& B,
+                 const Tensor& C, const OptionalTensor& D, const OptionalTensor& z,
+                 const OptionalTensor& delta_bias, bool delta_softplus, Tensor& state) {
+  if (sizes_known({u, delta, A, B, C, D, z, delta_bias, state}))
+    step_call(u, delta, A, B, C, D, z, delta_bias, delta_softplus, state);
   return empty_as(u, u.scalar_type());
 }
 

@@ -5,7 +5,6 @@
 
 #include "linescan/binding/ss2d.h"
 
-#include <ATen/Parallel.h>
 #include <ATen/autocast_mode.h>
 #include <ATen/ops/bmm.h>
 #include <ATen/ops/empty.h>
@@ -16,6 +15,7 @@
 #include <torch/library.h>
 
 #include "linescan/base/error.h"
+#include "linescan/binding/cpu_plan.h"
 #include "linescan/binding/gpu_scans.h"
 #include "linescan/binding/ss2d_by_scans.h"
 #include "linescan/binding/tensors.h"
@@ -95,19 +95,20 @@ struct Call {
   }
 };
 
+void check_gradient(const Tensor& grad_out, const Tensor& states, const Tensor& x) {
+  expect_devices(kName, x.device(), {{"grad_out", grad_out}, {"states", states}});
+  expect_sizes(kName, "grad_out", grad_out, x.sizes());
+}
+
 void run_forward(const Ss2dProblem& problem, const Tensor& x) {
   if (x.is_cuda()) return gpu_scans().forward(problem, x);
-  const Ss2dPlan plan = linescan::plan(size_of(problem), Pass::kForward, at::get_num_threads());
-  const Tensor workspace = at::empty({plan.workspace_bytes}, at::kByte);
-  forward(problem, plan, static_cast<std::byte*>(workspace.data_ptr()), torch_parallel_for());
+  with_cpu_plan(problem, Pass::kForward, [&](const auto&... how) { forward(problem, how...); });
 }
 
 void run_backward(const Ss2dProblem& problem, const Ss2dGradients& gradients, const Tensor& x) {
   if (x.is_cuda()) return gpu_scans().backward(problem, gradients, x);
-  const Ss2dPlan plan = linescan::plan(size_of(problem), Pass::kBackward, at::get_num_threads());
-  const Tensor workspace = at::empty({plan.workspace_bytes}, at::kByte);
-  backward(problem, gradients, plan, static_cast<std::byte*>(workspace.data_ptr()),
-           torch_parallel_for());
+  with_cpu_plan(problem, Pass::kBackward,
+                [&](const auto&... how) { backward(problem, gradients, how...); });
 }
 
 // What the forward pass keeps for the backward pass on GPUs; nothing if it is not to keep.
@@ -160,6 +161,7 @@ Gradients6 scan_backward_device(const Tensor& grad_out, const Tensor& states, co
                                 const Tensor& dt_bias, const Tensor& A_log, const Tensor& D,
                                 at::IntArrayRef routes) {
   Call call(x, projection, dt_weight, dt_bias, A_log, D, routes);
+  check_gradient(grad_out, states, x);
   if (x.is_cuda() && scans_pay(A_log.size(1), routes))
     return ss2d_by_scans_backward(grad_out, call.x, call.projection, call.dt_weight, call.dt_bias,
                                   call.A_log, call.D, routes);
@@ -180,19 +182,20 @@ OutAndStates scan_meta(const Tensor& x, const Tensor& projection, const Tensor& 
                        const Tensor& dt_bias, const Tensor& A_log, const Tensor& D,
                        at::IntArrayRef routes, std::optional<at::ScalarType> out_dtype,
                        bool keep_states) {
-  // Sizes that are symbols cannot be checked while tracing; the kernel checks them when it runs.
-  const auto known = [](const Tensor& tensor) {
-    return !tensor.unsafeGetTensorImpl()->has_symbolic_sizes_strides();
-  };
-  if (known(x) && known(projection)) Call(x, projection, dt_weight, dt_bias, A_log, D, routes);
+  if (sizes_known({x, projection, dt_weight, dt_bias, A_log, D}))
+    Call(x, projection, dt_weight, dt_bias, A_log, D, routes);
   return {empty_as(x, out_dtype.value_or(x.scalar_type())),
           empty_states(x, A_log, routes, keep_states)};
 }
 
-Gradients6 scan_backward_meta(const Tensor&, const Tensor&, const Tensor& x,
+Gradients6 scan_backward_meta(const Tensor& grad_out, const Tensor& states, const Tensor& x,
                               const Tensor& projection, const Tensor& dt_weight,
                               const Tensor& dt_bias, const Tensor& A_log, const Tensor& D,
-                              at::IntArrayRef) {
+                              at::IntArrayRef routes) {
+  if (sizes_known({grad_out, states, x, projection, dt_weight, dt_bias, A_log, D})) {
+    Call(x, projection, dt_weight, dt_bias, A_log, D, routes);
+    check_gradient(grad_out, states, x);
+  }
   return empty_gradients(x, projection, dt_weight, dt_bias, A_log, D);
 }
 

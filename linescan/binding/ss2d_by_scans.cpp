@@ -81,11 +81,18 @@ struct Problem {
     dt_weight = dt_weight.view({routes * rank, routes * channels});
   }
 
-  // Images of equal parts of the batch whose permuted copies take up to kWorkspaceGoal bytes.
-  int64_t part(const Tensor& x, int64_t copies) const {
-    const int64_t image = copies * routes * channels * pixels * x.element_size();
-    const int64_t most = std::max<int64_t>(1, kWorkspaceGoal / std::max<int64_t>(1, image));
-    return ceil_div(x.size(0), std::max<int64_t>(1, ceil_div(x.size(0), most)));
+  // Images of a part of the batch.
+  int64_t part(const Tensor& x, Pass pass) const {
+    return scan_of_part({.batch = x.size(0),
+                         .channels = channels,
+                         .height = x.size(2),
+                         .width = x.size(3),
+                         .states = states,
+                         .rank = rank,
+                         .routes = routes,
+                         .dtype = *dtype_of(x.scalar_type())},
+                        pass)
+        .batch;
   }
 };
 
@@ -155,6 +162,25 @@ bool scans_pay(int64_t states, at::IntArrayRef routes) {
          std::none_of(routes.begin(), routes.end(), [](int64_t code) { return code & kRestart; });
 }
 
+// Equal parts of the batch whose permuted copies take up to kWorkspaceGoal bytes.
+SelectiveScanSize scan_of_part(const Ss2dSize& size, Pass pass) {
+  const int64_t copies = pass == Pass::kForward ? 4 : 6, channels = size.routes * size.channels;
+  const int64_t image =
+      copies * channels * size.pixels() * static_cast<int64_t>(size_of(size.dtype));
+  const int64_t most = std::max<int64_t>(1, kWorkspaceGoal / std::max<int64_t>(1, image));
+  const int64_t parts = std::max<int64_t>(1, ceil_div(size.batch, most));
+  return {.batch = ceil_div(size.batch, parts),
+          .channels = channels,
+          .groups = size.routes,
+          .length = size.pixels(),
+          .states = size.states,
+          .dtype = size.dtype,
+          // Results are summed over the routes in the states' type; gradients come in the result's.
+          .out_dtype = pass == Pass::kForward ? accumulator_of(size.dtype) : size.out_dtype,
+          .softplus = true,
+          .length_last = false};
+}
+
 Tensor ss2d_by_scans(const Tensor& x, const Tensor& projection, const Tensor& dt_weight,
                      const Tensor& dt_bias, const Tensor& A_log, const Tensor& D,
                      at::IntArrayRef routes, at::ScalarType out_dtype) {
@@ -164,7 +190,7 @@ Tensor ss2d_by_scans(const Tensor& x, const Tensor& projection, const Tensor& dt
   const Problem p(x, projection, dt_weight, dt_bias, A_log, D, routes);
   const Tensor out = empty_as(x, out_dtype);
   // The routes' results are summed in the type of the states.
-  const int64_t part = p.part(x, 4);
+  const int64_t part = p.part(x, Pass::kForward);
   for (int64_t first = 0; first < x.size(0); first += part) {
     const int64_t images = std::min(part, x.size(0) - first);
     const Inputs in(p, x.narrow(0, first, images), projection.narrow(0, first, images));
@@ -188,7 +214,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> ss2d_by_scans_backwar
   const Tensor gA = at::zeros_like(p.A), gD = at::zeros_like(p.D),
                gbias = at::zeros_like(p.dt_bias),
                gweight = at::zeros({p.routes * p.rank, p.routes * p.channels}, parameter);
-  const int64_t part = p.part(x, 6);
+  const int64_t part = p.part(x, Pass::kBackward);
   for (int64_t first = 0; first < x.size(0); first += part) {
     const int64_t images = std::min(part, x.size(0) - first);
     const Inputs in(p, x.narrow(0, first, images), projection.narrow(0, first, images));

@@ -8,10 +8,17 @@
 #include <optional>
 #include <tuple>
 
+#include "linescan/ops/pass.h"
+#include "linescan/ops/selective_scan/plan.h"
+#include "linescan/ops/ss2d/plan.h"
+
 namespace linescan {
 
 // Whether this way is the faster one: 4 states or more, and no route that starts anew at every line.
 bool scans_pay(int64_t states, at::IntArrayRef routes);
+
+// The scan that one part of the batch becomes; its batch says how many images are a part.
+SelectiveScanSize scan_of_part(const Ss2dSize& size, Pass pass);
 
 // As linescan::ss2d_scan and linescan::ss2d_scan_backward, which have checked the arguments; on any
 // device that selective_scan runs on. Works through the batch in parts of about 256 MB of workspace.

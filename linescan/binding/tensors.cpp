@@ -53,6 +53,19 @@ void expect_device(std::string_view op, std::string_view argument, const at::Ten
                                expected.str());
 }
 
+void expect_devices(
+    std::string_view op, c10::Device expected,
+    std::initializer_list<std::pair<const char*, std::optional<at::Tensor>>> tensors) {
+  for (const auto& [argument, tensor] : tensors)
+    if (given(tensor)) expect_device(op, argument, *tensor, expected);
+}
+
+bool sizes_known(std::initializer_list<std::optional<at::Tensor>> tensors) {
+  for (const std::optional<at::Tensor>& tensor : tensors)
+    if (given(tensor) && tensor->unsafeGetTensorImpl()->has_symbolic_sizes_strides()) return false;
+  return true;
+}
+
 at::Tensor empty_as(const at::Tensor& tensor, at::ScalarType dtype) {
   return at::empty_like(tensor, tensor.options().dtype(dtype));
 }

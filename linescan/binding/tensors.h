@@ -3,8 +3,10 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <initializer_list>
 #include <optional>
 #include <string_view>
+#include <utility>
 
 #include "linescan/base/tensor_view.h"
 #include "linescan/ops/parallel.h"
@@ -24,6 +26,14 @@ TensorView view_of(std::string_view op, std::string_view argument,
 // Throws InvalidArgument unless `tensor` is where `expected` is.
 void expect_device(std::string_view op, std::string_view argument, const at::Tensor& tensor,
                    c10::Device expected);
+// The same for several arguments by name, of which some may be absent.
+void expect_devices(
+    std::string_view op, c10::Device expected,
+    std::initializer_list<std::pair<const char*, std::optional<at::Tensor>>> tensors);
+
+// Whether the sizes of all tensors, absent ones left out, are numbers. Sizes that are symbols cannot be
+// checked while tracing; the kernel checks them when it runs.
+bool sizes_known(std::initializer_list<std::optional<at::Tensor>> tensors);
 
 // Whether an optional tensor is there: callers pass nothing, or an undefined one.
 inline bool given(const std::optional<at::Tensor>& tensor) { return tensor && tensor->defined(); }

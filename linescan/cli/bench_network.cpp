@@ -11,8 +11,7 @@
 #include "linescan/cli/bench.h"
 #include "linescan/cli/command.h"
 #include "linescan/cli/compute_options.h"
-#include "linescan/cli/timing.h"
-#include "linescan/device/cpu.h"
+#include "linescan/lab/timed_work.h"
 #include "linescan/models/networks/registry.h"
 #include "linescan/models/networks/vmamba.h"
 #include "linescan/train/machine.h"
@@ -39,62 +38,19 @@ void check(const BenchNetworkRequest& request) {
     throw_error<InvalidArgument>("--threads is {}, expected 1 or more", request.threads);
 }
 
-// Times a piece of work on the CPU or a GPU, where it is recorded as a graph if that is wanted.
-class Bench {
- public:
-  Bench(const BenchNetworkRequest& request, const Compute& compute)
-      : request_(request), compute_(compute) {}
-
-  nlohmann::json measure_images(const std::function<void()>& work,
-                                const std::function<void()>& before = {}) const {
-    nlohmann::json document = compute_.on_gpu() ? on_gpu(work, before) : on_cpu(work, before);
-    document["images_per_s"] =
-        1e3 * static_cast<double>(request_.batch) / document["ms_median"].get<double>();
-    return document;
-  }
-
- private:
-  nlohmann::json on_cpu(const std::function<void()>& work,
-                        const std::function<void()>& before) const {
-    reset_peak_memory();
-    nlohmann::json document = to_json(measure(request_.seconds, work, before));
-    document["peak_mb"] = static_cast<double>(peak_memory()) / 1e6;
-    return document;
-  }
-
-  nlohmann::json on_gpu(const std::function<void()>& work,
-                        const std::function<void()>& before) const {
-    constexpr int kWarmUp = 5;  // before recording, and again behind it
-    GpuRuntime& runtime = gpu_runtime();
-    runtime.reset_peak_memory(compute_.device);
-    const auto all = [&] {
-      if (before) before();
-      work();
-    };
-    for (int i = 0; i < kWarmUp; ++i) all();
-    const std::unique_ptr<RecordedWork> graph = record(all);
-    const std::function<void()> run = graph ? [&] { graph->replay(); } : work;
-    for (int i = 0; i < kWarmUp; ++i) graph ? graph->replay() : all();
-    nlohmann::json document = to_json(measure_gpu(compute_.device, request_.seconds, run,
-                                                  graph ? std::function<void()>() : before));
-    document["peak_mb"] = static_cast<double>(runtime.peak_memory(compute_.device)) / 1e6;
-    document["graph"] = graph != nullptr;
-    return document;
-  }
-
-  std::unique_ptr<RecordedWork> record(const std::function<void()>& work) const {
-    if (!request_.graph) return nullptr;
-    try {
-      return gpu_runtime().record(work);
-    } catch (const DeviceError& error) {
-      std::cerr << "linescan: warning: timed without a CUDA graph: " << error.what() << '\n';
-      return nullptr;
-    }
-  }
-
-  const BenchNetworkRequest& request_;
-  Compute compute_;
-};
+nlohmann::json measure_images(const BenchNetworkRequest& request, const Compute& compute,
+                              const std::function<void()>& work,
+                              const std::function<void()>& before = {}) {
+  const lab::Repetition repetition = {.warmup = compute.on_gpu() ? 5 : 2,
+                                      .seconds = request.seconds,
+                                      .graph = request.graph && compute.on_gpu()};
+  const lab::Timed timed = lab::time_work(
+      compute, repetition, work, before,
+      [](const std::string& text) { std::cerr << "linescan: warning: " << text << '\n'; });
+  nlohmann::json document = lab::to_json(timed, compute);
+  document["images_per_s"] = static_cast<double>(request.batch) / timed.seconds.median;
+  return document;
+}
 
 void print_row(const char* name, const nlohmann::json& row) {
   std::cout << fmt::format("{:<10}{:>8.2f} images/s {:>9.1f} ms ({:.1f} to {:.1f}) {:>7.0f} MB{}\n",
@@ -115,20 +71,20 @@ std::pair<nlohmann::json, nlohmann::json> measure_network(const BenchNetworkRequ
   const at::Tensor images =
       to_device(torch::randn({request.batch, config.in_channels, size, size}), compute);
   const at::Tensor labels = to_device(torch::randint(config.classes, {request.batch}), compute);
-  const Bench bench(request, compute);
 
   network->eval();
   nlohmann::json inference;
   {
     const ComputeScope scope(compute);  // one for all runs: weights are cast once, as in serving
-    inference = bench.measure_images([&] {
+    inference = measure_images(request, compute, [&] {
       const torch::NoGradGuard no_grad;
       network->forward(images);
     });
   }
   if (compute.on_gpu()) gpu_runtime().release_unused_memory();
   network->train();
-  nlohmann::json training = bench.measure_images(
+  nlohmann::json training = measure_images(
+      request, compute,
       [&] {
         at::Tensor logits;
         {

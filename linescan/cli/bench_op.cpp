@@ -7,20 +7,22 @@
 #include <iostream>
 #include <memory>
 
+#include "linescan/binding/causal_conv1d.h"
+#include "linescan/binding/gated_delta_rule.h"
 #include "linescan/binding/selective_scan.h"
 #include "linescan/binding/ss2d.h"
 #include "linescan/binding/tensors.h"
 #include "linescan/cli/bench.h"
 #include "linescan/cli/command.h"
 #include "linescan/cli/shape_options.h"
-#include "linescan/cli/timing.h"
+#include "linescan/lab/timed_work.h"
 #include "linescan/ops/ceilings.h"
 
 namespace linescan::cli {
 namespace {
 
 struct BenchOpRequest {
-  std::string op, shape, dtype = "float32", layout = "length";
+  std::string op, shape, dtype = "float32", layout;
   double seconds = 3;
   bool softplus = false, json = false;
 };
@@ -29,8 +31,9 @@ struct BenchOpRequest {
 struct Subject {
   std::function<at::Tensor()> forward;
   std::vector<at::Tensor> inputs;
-  int64_t elements;                   // of the first input, times routes
+  int64_t elements;                   // of the result, times routes
   int64_t bytes[2], exponentials[2];  // forward, backward
+  int64_t multiplications[2] = {};  // with states, where the plan counts them; no part of the floor
 };
 
 at::ScalarType torch_type(DType dtype) {
@@ -58,7 +61,14 @@ void set_costs(Subject& subject, const Size& size) {
     const auto plan = linescan::plan(size, pass, at::get_num_threads());
     subject.bytes[static_cast<int>(pass)] = plan.bytes;
     subject.exponentials[static_cast<int>(pass)] = plan.exponentials;
+    if constexpr (requires { plan.multiplications; })
+      subject.multiplications[static_cast<int>(pass)] = plan.multiplications;
   }
+}
+
+// [batch, a, b] in memory as [batch, b, a].
+at::Tensor turned(const at::Tensor& values) {
+  return values.detach().transpose(1, 2).requires_grad_();
 }
 
 Subject scan_subject(const BenchOpRequest& request) {
@@ -66,12 +76,9 @@ Subject scan_subject(const BenchOpRequest& request) {
   size.softplus = request.softplus;
   const DType parameter = accumulator_of(size.dtype);
   const auto sequence = [&](double low, double high) {
-    const bool channels_last = request.layout == "channels";
-    at::Tensor values = draw({size.batch, channels_last ? size.length : size.channels,
-                              channels_last ? size.channels : size.length},
-                             size.dtype, low, high);
-    if (channels_last) values = values.detach().transpose(1, 2).requires_grad_();
-    return values;
+    if (size.length_last)
+      return draw({size.batch, size.channels, size.length}, size.dtype, low, high);
+    return turned(draw({size.batch, size.length, size.channels}, size.dtype, low, high));
   };
   const at::Tensor u = sequence(-1, 1);
   const at::Tensor delta = request.softplus ? sequence(-4, 1) : sequence(0.001, 0.1);
@@ -112,17 +119,71 @@ Subject ss2d_subject(const BenchOpRequest& request) {
   return subject;
 }
 
-nlohmann::json describe(const Timing& timing, const Subject& subject, int pass,
+Subject rule_subject(const BenchOpRequest& request) {
+  const RuleShape shape = parse_rule_shape(request.shape, request.dtype, request.layout);
+  const GatedDeltaRuleSize& size = shape.size;
+  const auto heads = [&](int64_t count, int64_t width) {
+    return draw({size.batch, size.length, count, width}, size.dtype, -1, 1);
+  };
+  const auto gates = [&](DType dtype, double low, double high) {
+    return draw({size.batch, size.length, size.value_heads}, dtype, low, high);
+  };
+  const at::Tensor q = heads(size.heads, size.K), k = heads(size.heads, size.K);
+  const at::Tensor v = heads(size.value_heads, size.V);
+  const at::Tensor g = gates(accumulator_of(size.dtype), -0.5, 0);
+  const at::Tensor beta = gates(size.dtype, 0, 1);
+  GatedDeltaRuleOptions options;
+  options.qk_l2norm = true;
+  options.mode = name_of(size.mode);
+  Subject subject;
+  subject.forward = [=] { return std::get<0>(gated_delta_rule(q, k, v, g, beta, options)); };
+  subject.inputs = {q, k, v, g, beta};
+  subject.elements = size.batch * size.length * size.value_heads * size.V;
+  set_costs(subject, size);
+  return subject;
+}
+
+Subject conv_subject(const BenchOpRequest& request) {
+  const ConvShape shape = parse_conv_shape(request.shape, request.dtype, request.layout);
+  const CausalConv1dSize& size = shape.size;
+  const DType parameter = accumulator_of(size.dtype);
+  const at::Tensor x =
+      shape.channels_last
+          ? draw({size.batch, size.length, size.channels}, size.dtype, -1, 1)
+          : turned(draw({size.batch, size.channels, size.length}, size.dtype, -1, 1));
+  const at::Tensor weight = draw({size.channels, size.width}, parameter, -1, 1);
+  const at::Tensor bias = draw({size.channels}, parameter, -1, 1);
+  Subject subject;
+  subject.forward = [=] { return std::get<0>(causal_conv1d(x, weight, bias)); };
+  subject.inputs = {x, weight, bias};
+  subject.elements = size.batch * size.length * size.channels;
+  set_costs(subject, size);
+  return subject;
+}
+
+struct TimedOperator {
+  std::string name;
+  Subject (*subject)(const BenchOpRequest& request);
+};
+const TimedOperator kOperators[] = {{kScanName, scan_subject},
+                                    {kSs2dName, ss2d_subject},
+                                    {kRuleName, rule_subject},
+                                    {kConvName, conv_subject}};
+
+nlohmann::json describe(const lab::Statistics& timing, const Subject& subject, int pass,
                         const Ceilings& ceilings) {
   const double bytes = static_cast<double>(subject.bytes[pass]);
   const double exponentials = static_cast<double>(subject.exponentials[pass]);
-  nlohmann::json document = to_json(timing);
+  nlohmann::json document = lab::to_json(timing);
   document["gb_per_s"] = bytes / timing.median / 1e9;
   document["ns_per_element"] = timing.median * 1e9 / static_cast<double>(subject.elements);
   document["share_of_copy"] = bytes / timing.median / ceilings.copy_bytes_per_second;
   document["share_of_exp"] = exponentials / timing.median / ceilings.exponentials_per_second;
   document["share_of_floor"] =
       floor_seconds(ceilings, subject.bytes[pass], subject.exponentials[pass]) / timing.median;
+  if (subject.multiplications[pass] > 0)
+    document["multiply_adds_per_s"] =
+        static_cast<double>(subject.multiplications[pass]) / timing.median;
   return document;
 }
 
@@ -135,25 +196,25 @@ void print_row(const char* name, const nlohmann::json& row) {
 }
 
 void run_bench_op(const BenchOpRequest& request) {
-  const std::string known[] = {kScanName, kSs2dName};
-  check_operator(request.op, known);
   if (!(request.seconds > 0))
     throw_error<InvalidArgument>("--seconds is {}, expected more than 0", request.seconds);
   torch::manual_seed(0);
-  const Subject subject = request.op == kScanName ? scan_subject(request) : ss2d_subject(request);
+  const Subject subject = find_operator(kOperators, request.op).subject(request);
   if (subject.elements == 0)
     throw_error<InvalidArgument>("--shape has a size of 0: nothing to time");
+  const auto measure = [&](const std::function<void()>& work) {
+    return lab::time_work({}, {.seconds = request.seconds}, work).seconds;
+  };
   const Ceilings ceilings = measure_ceilings(torch_parallel_for(), at::get_num_threads());
 
-  const Timing ahead = measure(request.seconds, [&] {
+  const auto ahead = measure([&] {
     const torch::NoGradGuard no_grad;
     subject.forward();
   });
   const at::Tensor out = subject.forward();
   const at::Tensor upstream = torch::randn_like(out);
-  const Timing back = measure(request.seconds, [&] {
-    torch::autograd::grad({out}, subject.inputs, {upstream}, /*retain_graph=*/true);
-  });
+  const auto back = measure(
+      [&] { torch::autograd::grad({out}, subject.inputs, {upstream}, /*retain_graph=*/true); });
 
   const nlohmann::json document = {{"op", request.op},
                                    {"forward", describe(ahead, subject, 0, ceilings)},
@@ -168,6 +229,11 @@ void run_bench_op(const BenchOpRequest& request) {
                            ceilings.exponentials_per_second / 1e9);
   print_row("forward", document["forward"]);
   print_row("backward", document["backward"]);
+  if (subject.multiplications[0] > 0)
+    std::cout << fmt::format(
+        "{:.1f} and {:.1f} G multiply-adds with states a second, which the floor leaves out\n",
+        document["forward"]["multiply_adds_per_s"].get<double>() / 1e9,
+        document["backward"]["multiply_adds_per_s"].get<double>() / 1e9);
 }
 
 }  // namespace
@@ -175,12 +241,13 @@ void run_bench_op(const BenchOpRequest& request) {
 void add_bench_op(CLI::App& bench) {
   CLI::App& command = *bench.add_subcommand("op", "Time one operator, forward and backward");
   auto request = std::make_shared<BenchOpRequest>();
-  command.add_option("op", request->op, "selective_scan or ss2d")->required();
+  command.add_option("op", request->op, "selective_scan, ss2d, gated_delta_rule or causal_conv1d")
+      ->required();
   command.add_option("--shape", request->shape, kShapeHelp);
   command.add_option("--dtype", request->dtype, "float32, float64, float16 or bfloat16");
-  command.add_option("--layout", request->layout, "which index is adjacent: length or channels");
+  command.add_option("--layout", request->layout, kLayoutHelp);
   command.add_flag("--softplus", request->softplus, "selective_scan: delta through a softplus");
-  command.add_option("--seconds", request->seconds, "time to spend on each measurement");
+  add_number(command, "--seconds", request->seconds, "time to spend on each measurement");
   command.add_flag("--json", request->json, "one JSON document on standard output");
   add_example(command, "linescan bench op selective_scan --shape channels=384,states=16");
   command.callback([request] { run_bench_op(*request); });

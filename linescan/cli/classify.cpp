@@ -70,7 +70,7 @@ void classify(const ClassifyOptions& options) {
     one.width = model.width;
     append_picture(&one, read_image(file));
     const std::vector<float> scores =
-        log_probabilities(model.network, one, 0, 1, assembler, compute);
+        log_probabilities(*model.network, one, 0, 1, assembler, compute);
     const std::vector<Label> labels =
         likeliest(scores.data(), scores.size(), options.top_k, model.classes);
     if (!options.json) {

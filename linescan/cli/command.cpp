@@ -7,8 +7,37 @@
 #include <sstream>
 
 namespace linescan::cli {
+namespace {
+
+CLI::Option* add_parsed(CLI::App& command, const std::string& flag, OptionTarget target,
+                        const std::string& help) {
+  const auto set = [flag, target](const std::string& text) {
+    set_option(std::vector<Option>{{flag, target, ""}}, "option", flag, text);
+  };
+  return command.add_option_function<std::string>(flag, set, help);
+}
+
+}  // namespace
+
+int exit_code_of(const std::exception& error) {
+  if (dynamic_cast<const InvalidArgument*>(&error) != nullptr ||
+      dynamic_cast<const IoError*>(&error) != nullptr ||
+      dynamic_cast<const Unsupported*>(&error) != nullptr)
+    return kBadInput;
+  return dynamic_cast<const NotFinite*>(&error) != nullptr ? kNotFinite : kFailed;
+}
 
 void print_json(const nlohmann::json& document) { std::cout << document.dump(2) << '\n'; }
+
+CLI::Option* add_number(CLI::App& command, const std::string& flag, int64_t& target,
+                        const std::string& help) {
+  return add_parsed(command, flag, &target, help)->type_name("INT");
+}
+
+CLI::Option* add_number(CLI::App& command, const std::string& flag, double& target,
+                        const std::string& help) {
+  return add_parsed(command, flag, &target, help)->type_name("FLOAT");
+}
 
 void add_example(CLI::App& command, const char* example) {
   command.footer(command.get_footer() + "Example:\n  " + example);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <exception>
 #include <nlohmann/json.hpp>
 #include <span>
 #include <string>
@@ -12,12 +13,25 @@
 namespace linescan::cli {
 
 // Scripts rely on these.
-enum ExitCode { kGood = 0, kFailed = 1, kBadInput = 2, kNotFinite = 3, kSignalBase = 128 };
+enum ExitCode {
+  kGood = 0,
+  kFailed = 1,
+  kBadInput = 2,
+  kNotFinite = 3,
+  kHung = 4,
+  kSignalBase = 128
+};
 
 // Thrown when SIGINT or SIGTERM ended the work in good order; the exit code is 128 + signal.
 struct Interrupted {
   int signal;
 };
+
+// Thrown when a command has said on standard output that what it looked at is bad; the exit code is 1.
+struct FoundBad {};
+
+// What an error of a command becomes: kFailed, kBadInput or kNotFinite.
+int exit_code_of(const std::exception& error);
 
 // A row of the table in main.cpp. `add` declares the options on `command` and gives it a callback
 // that does the work and throws the errors of base/error.h. `help` ends with a worked example.
@@ -29,6 +43,13 @@ struct Command {
 
 // One JSON document and a newline on standard output: the only thing there under --json.
 void print_json(const nlohmann::json& document);
+
+// An option that takes a number. Unlike CLI11's own numbers it refuses an empty text and what does not
+// fit into 64 bits. `target` must live as long as the command.
+CLI::Option* add_number(CLI::App& command, const std::string& flag, int64_t& target,
+                        const std::string& help);
+CLI::Option* add_number(CLI::App& command, const std::string& flag, double& target,
+                        const std::string& help);
 
 // Adds "Example:" and the text to the command's help.
 void add_example(CLI::App& command, const char* example);
@@ -52,6 +73,8 @@ void add_info(CLI::App& command);
 void add_device(CLI::App& command);
 void add_plan(CLI::App& command);
 void add_check(CLI::App& command);
+void add_doctor(CLI::App& command);
 void add_bench(CLI::App& command);
+void add_throughput(CLI::App& command);
 
 }  // namespace linescan::cli

@@ -115,7 +115,7 @@ void eval(const EvalOptions& options) {
     return;
   }
   const Evaluation evaluation =
-      *evaluate(model.network, data.test, BatchAssembler(model.normalisation),
+      *evaluate(*model.network, data.test, BatchAssembler(model.normalisation),
                 {.batch = model.config.recipe.batch, .compute = compute});
   if (options.json)
     print_json(to_json(evaluation));

@@ -52,12 +52,21 @@ void print_tokens(const char* name, const std::vector<int64_t>& tokens) {
   std::cout << fmt::format("{:<11}{}\n", name, fmt::join(tokens, " "));
 }
 
-void run(const GenerateCommand& command) {
+// Enough to fill a screen for hours; more is a slip of the keyboard.
+constexpr int64_t kMostTokens = 1'000'000;
+
+void check(const GenerateCommand& command) {
   if (command.example < 0)
     throw_error<InvalidArgument>("option --example is {}, expected 0 or more", command.example);
-  if (command.tokens < 0)
-    throw_error<InvalidArgument>("option --tokens is {}, expected 0 (as the example asks) or more",
-                                 command.tokens);
+  if (command.tokens < 0 || command.tokens > kMostTokens)
+    throw_error<InvalidArgument>("option --tokens is {}, expected 0 (as the example asks) to {}",
+                                 command.tokens, kMostTokens);
+  if (command.seed < 0)
+    throw_error<InvalidArgument>("option --seed is {}, expected 0 or more", command.seed);
+}
+
+void run(const GenerateCommand& command) {
+  check(command);
   const Compute compute = command.compute.open();
   const std::filesystem::path checkpoint = find_checkpoint(command.folder, command.checkpoint);
   const RunConfig config = load_config(checkpoint);
@@ -99,16 +108,16 @@ void add_generate(CLI::App& app) {
   app.add_option("folder", command->folder, "folder of a run with sequences, or a checkpoint")
       ->required();
   app.add_option("--prompt", command->prompt, "tokens to begin with: 5,41,17,60,5")->type_name("");
-  app.add_option("--example", command->example,
-                 "without --prompt: the beginning of this test sequence")
+  add_number(app, "--example", command->example,
+             "without --prompt: the beginning of this test sequence")
       ->type_name("");
-  app.add_option("--tokens", command->tokens,
-                 "how many (default: as many as the example asks for in a row)")
+  add_number(app, "--tokens", command->tokens,
+             "how many (default: as many as the example asks for in a row)")
       ->type_name("");
-  app.add_option("--temperature", command->temperature,
-                 "0: the likeliest token (default); else drawn")
+  add_number(app, "--temperature", command->temperature,
+             "0: the likeliest token (default); else drawn")
       ->type_name("");
-  app.add_option("--seed", command->seed, "of the draws (default 1)")->type_name("");
+  add_number(app, "--seed", command->seed, "of the draws (default 1)")->type_name("");
   app.add_option("--checkpoint", command->checkpoint, "of a run folder: best (default) or last")
       ->check(CLI::IsMember({"best", "last"}));
   add_compute_options(app, command->compute);

@@ -23,7 +23,9 @@ constexpr Command kCommands[] = {
     {"device", "What this machine can do; environment variables in force", add_device},
     {"plan", "How an operator would run a problem here", add_plan},
     {"check", "Judge the operators against the double-precision reference", add_check},
+    {"doctor", "Find out why training hangs, blows up or learns nothing", add_doctor},
     {"bench", "Time operators and networks", add_bench},
+    {"throughput", "Measure a network: speed, memory, what they depend on", add_throughput},
 };
 
 int run(int argc, char** argv) {
@@ -44,24 +46,14 @@ int run(int argc, char** argv) {
     return kBadInput;
   } catch (const Interrupted& interrupted) {
     return kSignalBase + interrupted.signal;
-  } catch (const InvalidArgument& error) {
-    std::cerr << "linescan: " << error.what() << '\n';
-    return kBadInput;
-  } catch (const IoError& error) {
-    std::cerr << "linescan: " << error.what() << '\n';
-    return kBadInput;
-  } catch (const Unsupported& error) {
-    std::cerr << "linescan: " << error.what() << '\n';
-    return kBadInput;
-  } catch (const NotFinite& error) {
-    std::cerr << "linescan: " << error.what() << '\n';
-    return kNotFinite;
+  } catch (const FoundBad&) {
+    return kFailed;
   } catch (const c10::Error& error) {  // of PyTorch; its backtrace helps nobody here
     std::cerr << "linescan: " << error.what_without_backtrace() << '\n';
     return kFailed;
   } catch (const std::exception& error) {
     std::cerr << "linescan: " << error.what() << '\n';
-    return kFailed;
+    return exit_code_of(error);
   }
 }
 

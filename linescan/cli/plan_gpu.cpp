@@ -3,24 +3,45 @@
 #include <fmt/format.h>
 
 #include <iostream>
+#include <utility>
 
+#include "linescan/binding/ss2d_by_scans.h"
 #include "linescan/cli/command.h"
 #include "linescan/cli/describe_gpu.h"
-#include "linescan/cli/shape_options.h"
+#include "linescan/ops/causal_conv1d/gpu_plan.h"
+#include "linescan/ops/depthwise_conv/gpu_plan.h"
+#include "linescan/ops/gated_delta_rule/gpu_plan.h"
+#include "linescan/ops/layer_norm/gpu_plan.h"
 #include "linescan/ops/selective_scan/gpu_plan.h"
 #include "linescan/ops/ss2d/gpu_plan.h"
 
 namespace linescan::cli {
 namespace {
 
-// What one operator's plan has besides the fields that all have.
-nlohmann::json own_fields(const SelectiveScanGpuPlan& plan) {
-  return {{"segments", plan.segments}, {"warps", plan.warps},
-          {"rows", plan.rows},         {"blocks", plan.blocks},
-          {"tiles", plan.tiles},       {"state_tile", plan.state_tile},
-          {"slice", plan.slice},       {"shared_carries", plan.shared_carries}};
+using nlohmann::json;
+
+// ---- What one operator's plan has besides the fields that all have -------------------------------
+
+json own_fields(const SelectiveScanGpuPlan& plan) {
+  return {{"one_state", plan.one_state},
+          {"many_states", plan.many_states},
+          {"segments", plan.segments},
+          {"shares", plan.shares},
+          {"warps", plan.warps},
+          {"rows", plan.rows},
+          {"blocks", plan.blocks},
+          {"tiles", plan.tiles},
+          {"state_tile", plan.state_tile},
+          {"slice", plan.slice},
+          {"shared_carries", plan.shared_carries},
+          {"grid", plan.grid},
+          {"block", plan.block},
+          {"shared_bytes", plan.shared_bytes},
+          {"blocks_per_multiprocessor", plan.blocks_per_multiprocessor},
+          {"warps_per_multiprocessor", plan.warps_per_multiprocessor}};
 }
-nlohmann::json own_fields(const Ss2dGpuPlan& plan) {
+
+json own_fields(const Ss2dGpuPlan& plan) {
   return {{"tile_height", plan.tile_height},
           {"tile_width", plan.tile_width},
           {"tile_rows", plan.tile_rows},
@@ -29,7 +50,84 @@ nlohmann::json own_fields(const Ss2dGpuPlan& plan) {
           {"pieces", plan.pieces},
           {"packed", plan.packed},
           {"slice", plan.slice},
-          {"channel_groups", plan.channel_groups}};
+          {"channel_groups", plan.channel_groups},
+          {"grid", plan.grid},
+          {"block", plan.block},
+          {"shared_bytes", plan.shared_bytes},
+          {"blocks_per_multiprocessor", plan.blocks_per_multiprocessor},
+          {"warps_per_multiprocessor", plan.warps_per_multiprocessor}};
+}
+
+// Sequences that are not packed.
+struct PlainRule {
+  GatedDeltaRuleSize size;
+};
+GatedDeltaRuleGpuPlan plan(const PlainRule& rule, Pass pass, const Gpu& gpu) {
+  return linescan::plan(rule.size, /*packed=*/false, pass, gpu);
+}
+
+json own_fields(const GatedDeltaRuleGpuPlan& plan) {
+  json document = {{"mode", name_of(plan.mode)},  {"chunk", plan.chunk},
+                   {"chunks", plan.chunks},       {"column_warps", plan.column_warps},
+                   {"key_warps", plan.key_warps}, {"column_parts", plan.column_parts},
+                   {"stages", plan.stages},       {"multiplications", plan.multiplications}};
+  for (const auto& [name, launch] : {std::pair{"records", plan.records},
+                                     {"scan", plan.scan},
+                                     {"reverse_scan", plan.reverse_scan},
+                                     {"gradients", plan.gradients}})
+    if (launch.grid > 0)
+      document[name] = {
+          {"grid", launch.grid}, {"block", launch.block}, {"shared_bytes", launch.shared_bytes}};
+  return document;
+}
+
+json own_fields(const CausalConv1dGpuPlan& plan) {
+  return {{"vector", plan.vector},
+          {"run", plan.run},
+          {"runs_an_item", plan.runs_an_item},
+          {"packs_a_block", plan.packs_a_block},
+          {"runs_a_block", plan.runs_a_block},
+          {"chunks", plan.chunks},
+          {"groups", plan.groups},
+          {"grid", plan.grid()},
+          {"block", plan.block},
+          {"shared_bytes", plan.shared_bytes}};
+}
+
+json own_fields(const LayerNormGpuPlan& plan) {
+  return {{"lanes", plan.lanes}, {"vectors", plan.vectors},
+          {"grid", plan.grid},   {"rows_a_block", plan.rows_a_block},
+          {"block", plan.block}, {"shared_bytes", plan.shared_bytes}};
+}
+
+json strip_fields(const ConvStrips& strips) {
+  return {{"vector", strips.vector},
+          {"rows", strips.rows},
+          {"segment", strips.segment},
+          {"bands", strips.bands},
+          {"segments", strips.segments},
+          {"packs_a_block", strips.packs_a_block},
+          {"strips_a_block", strips.strips_a_block},
+          {"chunks", strips.chunks},
+          {"groups", strips.groups},
+          {"grid", strips.grid()},
+          {"block", strips.block},
+          {"shared_bytes", strips.shared_bytes}};
+}
+json own_fields(const DepthwiseConvGpuPlan& plan) {
+  json document = strip_fields(plan.convolution);
+  if (plan.pass == Pass::kBackward) document["sums"] = strip_fields(plan.sums);
+  return document;
+}
+
+// ---- What all have -------------------------------------------------------------------------------
+
+template <class Plan>
+int64_t exponentials_of(const Plan& plan) {
+  if constexpr (requires { plan.exponentials; })
+    return plan.exponentials;
+  else
+    return 0;
 }
 
 const char* decided_by(const GpuFloor& floor) {
@@ -37,18 +135,13 @@ const char* decided_by(const GpuFloor& floor) {
 }
 
 template <class Plan>
-nlohmann::json to_document(const Plan& plan, const Gpu& gpu) {
-  const GpuFloor floor = floor_on(gpu, plan.bytes, plan.exponentials);
-  nlohmann::json document = own_fields(plan);
-  document.update({{"grid", plan.grid},
-                   {"block", plan.block},
-                   {"shared_bytes", plan.shared_bytes},
-                   {"shared_limit", gpu.shared_per_block},
-                   {"blocks_per_multiprocessor", plan.blocks_per_multiprocessor},
-                   {"warps_per_multiprocessor", plan.warps_per_multiprocessor},
+json to_document(const Plan& plan, const Gpu& gpu) {
+  const GpuFloor floor = floor_on(gpu, plan.bytes, exponentials_of(plan));
+  json document = own_fields(plan);
+  document.update({{"shared_limit", gpu.shared_per_block},
                    {"workspace_bytes", plan.workspace_bytes},
                    {"bytes", plan.bytes},
-                   {"exponentials", plan.exponentials},
+                   {"exponentials", exponentials_of(plan)},
                    {"floor_ms", floor.seconds() * 1e3},
                    {"memory_ms", floor.memory_seconds * 1e3},
                    {"exponential_ms", floor.exponential_seconds * 1e3},
@@ -58,7 +151,7 @@ nlohmann::json to_document(const Plan& plan, const Gpu& gpu) {
 
 template <class Plan>
 void print_text(const Plan& plan, const Gpu& gpu) {
-  const GpuFloor floor = floor_on(gpu, plan.bytes, plan.exponentials);
+  const GpuFloor floor = floor_on(gpu, plan.bytes, exponentials_of(plan));
   std::cout << to_string(plan)
             << fmt::format(
                    "\n  floor           {:.4f} ms, decided by {}\n"
@@ -67,32 +160,94 @@ void print_text(const Plan& plan, const Gpu& gpu) {
                    floor.exponential_seconds * 1e3);
 }
 
-template <class Size>
-void print(const char* op, const Size& size, const std::string& device, bool json) {
+const Gpu& gpu_for(const char* op, DType dtype, const std::string& device) {
   const Gpu& gpu = find_gpu(device);
-  if (size.dtype == DType::kFloat64)
+  if (dtype == DType::kFloat64)
     throw_error<Unsupported>("plan {}: float64 runs on the CPU alone, not on {}", op, gpu.name);
-  const auto ahead = plan(size, Pass::kForward, gpu);
-  const auto back = plan(size, Pass::kBackward, gpu);
-  if (json)
-    return print_json({{"op", op},
-                       {"device", to_json(gpu)},
-                       {"forward", to_document(ahead, gpu)},
-                       {"backward", to_document(back, gpu)}});
-  print_text(ahead, gpu);
-  print_text(back, gpu);
+  return gpu;
+}
+
+template <class Size>
+json to_document(const char* op, const Size& ahead, const Size& back, const Gpu& gpu) {
+  return {{"op", op},
+          {"forward", to_document(plan(ahead, Pass::kForward, gpu), gpu)},
+          {"backward", to_document(plan(back, Pass::kBackward, gpu), gpu)}};
+}
+
+template <class Size>
+void print_text(const Size& ahead, const Size& back, const Gpu& gpu) {
+  // Both first: one that does not fit leaves nothing on standard output.
+  const auto first = plan(ahead, Pass::kForward, gpu);
+  const auto second = plan(back, Pass::kBackward, gpu);
+  print_text(first, gpu);
+  print_text(second, gpu);
+}
+
+void print_json_with_device(json document, const Gpu& gpu) {
+  document["device"] = to_json(gpu);
+  print_json(document);
+}
+
+void print_device(const Gpu& gpu) {
   std::cout << gpu.name << '\n';
   for (const std::string& line : describe_gpu(gpu)) std::cout << wrap_words("  ", line);
 }
 
-}  // namespace
-
-void print_gpu_plans(const SelectiveScanSize& size, const std::string& device, bool json) {
-  print(kScanName, size, device, json);
+template <class Size>
+void print(const char* op, DType dtype, const Size& size, const std::string& device, bool json) {
+  const Gpu& gpu = gpu_for(op, dtype, device);
+  if (json) return print_json_with_device(to_document(op, size, size, gpu), gpu);
+  print_text(size, size, gpu);
+  print_device(gpu);
 }
 
-void print_gpu_plans(const Ss2dSize& size, const std::string& device, bool json) {
-  print(kSs2dName, size, device, json);
+}  // namespace
+
+void print_gpu_plans(const ScanShape& shape, const std::string& device, bool json) {
+  print(kScanName, shape.size.dtype, shape.size, device, json);
+}
+
+void print_gpu_plans(const Ss2dShape& shape, const std::string& device, bool json) {
+  const Ss2dSize& size = shape.size;
+  if (!scans_pay(size.states, shape.routes))
+    return print(kSs2dName, size.dtype, size, device, json);
+  const Gpu& gpu = gpu_for(kSs2dName, size.dtype, device);
+  const SelectiveScanSize ahead = scan_of_part(size, Pass::kForward),
+                          back = scan_of_part(size, Pass::kBackward);
+  const std::string note = fmt::format(
+      "The plans above are those of ss2d's own kernels. With {} states the operator for LibTorch "
+      "does not run them on a GPU: it puts the pixels into the routes' order and calls "
+      "selective_scan, for {} images at a time forward and {} backward, planned below.",
+      size.states, ahead.batch, back.batch);
+  if (json) {
+    auto document = to_document(kSs2dName, size, size, gpu);
+    document["by_scans"] = to_document(kScanName, ahead, back, gpu);
+    document["by_scans"]["images"] = {ahead.batch, back.batch};
+    document["note"] = note;
+    return print_json_with_device(std::move(document), gpu);
+  }
+  print_text(size, size, gpu);
+  std::cout << wrap_words("", note) << '\n';
+  print_text(ahead, back, gpu);
+  print_device(gpu);
+}
+
+void print_gpu_plans(const RuleShape& shape, const std::string& device, bool json) {
+  print(kRuleName, shape.size.dtype, PlainRule{shape.size}, device, json);
+}
+
+void print_gpu_plans(const ConvShape& shape, const std::string& device, bool json) {
+  print(kConvName, shape.size.dtype,
+        CausalConv1dGpuSize{shape.size, shape.channels_last && shape.size.channels % 4 == 0},
+        device, json);
+}
+
+void print_gpu_plans(const NormShape& shape, const std::string& device, bool json) {
+  print(kNormName, shape.size.dtype, shape.size, device, json);
+}
+
+void print_gpu_plans(const PlaneConvShape& shape, const std::string& device, bool json) {
+  print(kPlaneConvName, shape.size.dtype, shape.size, device, json);
 }
 
 }  // namespace linescan::cli

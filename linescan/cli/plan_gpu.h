@@ -3,14 +3,19 @@
 
 #include <string>
 
-#include "linescan/ops/selective_scan/plan.h"
-#include "linescan/ops/ss2d/plan.h"
+#include "linescan/cli/shape_options.h"
 
 namespace linescan::cli {
 
 // Prints the plans of both passes on the device (find_gpu), what they cost at least, and the device:
-// as text, or as one JSON document.
-void print_gpu_plans(const SelectiveScanSize& size, const std::string& device, bool json);
-void print_gpu_plans(const Ss2dSize& size, const std::string& device, bool json);
+// as text, or as one JSON document. Of ss2d also the plans of the scans that the operator for LibTorch
+// runs instead, where it does. Throws Unsupported for float64, and where a device has too little shared
+// memory.
+void print_gpu_plans(const ScanShape& shape, const std::string& device, bool json);
+void print_gpu_plans(const Ss2dShape& shape, const std::string& device, bool json);
+void print_gpu_plans(const RuleShape& shape, const std::string& device, bool json);
+void print_gpu_plans(const ConvShape& shape, const std::string& device, bool json);
+void print_gpu_plans(const NormShape& shape, const std::string& device, bool json);
+void print_gpu_plans(const PlaneConvShape& shape, const std::string& device, bool json);
 
 }  // namespace linescan::cli

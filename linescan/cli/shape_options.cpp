@@ -2,11 +2,16 @@
 
 #include <algorithm>
 #include <charconv>
+#include <initializer_list>
 #include <map>
+#include <set>
+#include <utility>
 
 #include "linescan/base/error.h"
 #include "linescan/base/nearest.h"
 #include "linescan/base/options.h"
+#include "linescan/ops/causal_conv1d/sequence.h"
+#include "linescan/ops/gated_delta_rule/gated_delta_rule.h"
 #include "linescan/ops/ss2d/route.h"
 
 namespace linescan::cli {
@@ -30,11 +35,15 @@ void for_each_part(std::string_view text, char separator, const Visit& visit) {
 }
 
 void set_sizes(std::string_view text, std::vector<Option> options) {
-  for_each_part(text, ',',
-                [&](std::string_view part) { set_option(options, "--shape size", part); });
+  std::set<std::string_view> named;
+  for_each_part(text, ',', [&](std::string_view part) {
+    set_option(options, "--shape size", part);
+    const std::string_view name = part.substr(0, part.find('='));
+    if (!named.insert(name).second)
+      throw_error<InvalidArgument>("--shape size {} is given twice, expected once", name);
+  });
   for (const Option& option : options) {
     const auto* size = std::get_if<int64_t*>(&option.target);
-    // Products of six sizes must stay within 64 bits.
     constexpr int64_t kLargest = int64_t{1} << 40;
     if (size && (**size < 0 || **size > kLargest))
       throw_error<InvalidArgument>("--shape size {} is {}, expected 0 to {}", option.name, **size,
@@ -42,10 +51,35 @@ void set_sizes(std::string_view text, std::vector<Option> options) {
   }
 }
 
-bool parse_layout(std::string_view layout) {
+// Plans multiply sizes with each other and with up to 2^12 bytes, threads' shares included, in 64 bits.
+void expect_countable(std::initializer_list<std::pair<const char*, int64_t>> sizes) {
+  constexpr int64_t kLargest = int64_t{1} << 48;
+  int64_t product = 1;
+  bool fits = true;
+  std::string names, numbers;
+  for (const auto& [name, size] : sizes) {
+    const int64_t factor = std::max<int64_t>(size, 1);  // other products leave this size out
+    fits = fits && product <= kLargest / factor;
+    if (fits) product *= factor;
+    const char* times = names.empty() ? "" : " x ";
+    names += times + std::string(name);
+    numbers += times + std::to_string(size);
+  }
+  if (!fits)
+    throw_error<InvalidArgument>("--shape has {} = {}, expected at most 2^48", names, numbers);
+}
+
+// Whether neighbouring channels are adjacent; `usual`: what an empty text stands for.
+bool parse_layout(std::string_view layout, std::string_view usual) {
+  if (layout.empty()) layout = usual;
   if (layout != "length" && layout != "channels")
     throw_error<InvalidArgument>("--layout is '{}', expected length or channels", layout);
   return layout == "channels";
+}
+
+void expect_no_layout(std::string_view op, std::string_view layout) {
+  if (!layout.empty())
+    throw_error<InvalidArgument>("--layout is '{}', expected none: {} has one layout", layout, op);
 }
 
 void expect_at_least_one(std::string_view name, int64_t value) {
@@ -54,11 +88,6 @@ void expect_at_least_one(std::string_view name, int64_t value) {
 }
 
 }  // namespace
-
-void check_operator(std::string_view name, std::span<const std::string> known) {
-  if (std::find(std::begin(known), std::end(known), name) == std::end(known))
-    throw InvalidArgument(unknown_name("operator", name, known));
-}
 
 DType parse_dtype(std::string_view name) {
   std::vector<std::string> names;
@@ -90,7 +119,7 @@ std::vector<int64_t> parse_routes(std::string_view text) {
 ScanShape parse_scan_shape(std::string_view text, std::string_view dtype, std::string_view layout) {
   ScanShape shape;
   SelectiveScanSize& size = shape.size;
-  parse_layout(layout);
+  size.length_last = !parse_layout(layout, "length");
   size.dtype = size.out_dtype = parse_dtype(dtype);
   set_sizes(text, {{"batch", &size.batch, ""},
                    {"channels", &size.channels, ""},
@@ -99,6 +128,10 @@ ScanShape parse_scan_shape(std::string_view text, std::string_view dtype, std::s
                    {"states", &size.states, ""}});
   expect_at_least_one("groups", size.groups);
   expect_at_least_one("states", size.states);
+  expect_countable({{"batch", size.batch},
+                    {"channels", size.channels},
+                    {"length", size.length},
+                    {"states", size.states}});
   if (size.channels % size.groups != 0)
     throw_error<InvalidArgument>("--shape has {} groups, which do not divide {} channels",
                                  size.groups, size.channels);
@@ -108,7 +141,7 @@ ScanShape parse_scan_shape(std::string_view text, std::string_view dtype, std::s
 Ss2dShape parse_ss2d_shape(std::string_view text, std::string_view dtype, std::string_view layout) {
   Ss2dShape shape;
   Ss2dSize& size = shape.size;
-  size.channels_last = parse_layout(layout);
+  size.channels_last = parse_layout(layout, "channels");
   size.dtype = size.out_dtype = parse_dtype(dtype);
   std::string routes = "cross";
   set_sizes(text, {{"batch", &size.batch, ""},
@@ -122,11 +155,18 @@ Ss2dShape parse_ss2d_shape(std::string_view text, std::string_view dtype, std::s
   expect_at_least_one("rank", size.rank);
   shape.routes = parse_routes(routes);
   size.routes = static_cast<int64_t>(shape.routes.size());
+  expect_countable({{"batch", size.batch},
+                    {"channels", size.channels},
+                    {"height", size.height},
+                    {"width", size.width},
+                    {"routes", size.routes},
+                    {"(rank + 2 states)", size.record()}});
   return shape;
 }
 
-RuleShape parse_rule_shape(std::string_view text, std::string_view dtype) {
+RuleShape parse_rule_shape(std::string_view text, std::string_view dtype, std::string_view layout) {
   RuleShape shape;
+  expect_no_layout(kRuleName, layout);
   GatedDeltaRuleSize& size = shape.size;
   size.dtype = parse_dtype(dtype);
   size.value_heads = 0;
@@ -139,14 +179,67 @@ RuleShape parse_rule_shape(std::string_view text, std::string_view dtype) {
                    {"V", &size.V, ""},
                    {"mode", &mode, ""}});
   expect_at_least_one("heads", size.heads);
-  expect_at_least_one("K", size.K);
-  expect_at_least_one("V", size.V);
+  for (const auto& [name, value] : {std::pair{"K", size.K}, {"V", size.V}})
+    if (value < 1 || value > kGatedDeltaRuleLargestHead)
+      throw_error<InvalidArgument>("--shape size {} is {}, expected 1 to {}", name, value,
+                                   kGatedDeltaRuleLargestHead);
   if (size.value_heads == 0) size.value_heads = size.heads;
   if (size.value_heads % size.heads != 0)
     throw_error<InvalidArgument>("--shape has {} heads, which do not divide {} value heads",
                                  size.heads, size.value_heads);
   size.sequences = size.batch;
   size.mode = parse_gated_delta_rule_mode(mode);
+  expect_countable({{"batch", size.batch},
+                    {"length", size.length},
+                    {"value_heads", size.value_heads},
+                    {"K", size.K},
+                    {"V", size.V}});
+  return shape;
+}
+
+ConvShape parse_conv_shape(std::string_view text, std::string_view dtype, std::string_view layout) {
+  ConvShape shape;
+  CausalConv1dSize& size = shape.size;
+  shape.channels_last = parse_layout(layout, "channels");
+  size.dtype = parse_dtype(dtype);
+  set_sizes(text, {{"batch", &size.batch, ""},
+                   {"length", &size.length, ""},
+                   {"channels", &size.channels, ""},
+                   {"width", &size.width, ""}});
+  if (size.width < kMinConvWidth || size.width > kMaxConvWidth)
+    throw_error<InvalidArgument>("--shape size width is {}, expected {} to {}", size.width,
+                                 kMinConvWidth, kMaxConvWidth);
+  size.sequences = size.batch;
+  expect_countable({{"batch", size.batch}, {"length", size.length}, {"channels", size.channels}});
+  return shape;
+}
+
+NormShape parse_norm_shape(std::string_view text, std::string_view dtype, std::string_view layout) {
+  NormShape shape;
+  LayerNormSize& size = shape.size;
+  expect_no_layout(kNormName, layout);
+  size.dtype = size.out_dtype = parse_dtype(dtype);
+  set_sizes(text, {{"rows", &size.rows, ""}, {"channels", &size.channels, ""}});
+  expect_at_least_one("channels", size.channels);
+  expect_countable({{"rows", size.rows}, {"channels", size.channels}});
+  return shape;
+}
+
+PlaneConvShape parse_plane_conv_shape(std::string_view text, std::string_view dtype,
+                                      std::string_view layout) {
+  PlaneConvShape shape;
+  DepthwiseConvSize& size = shape.size;
+  expect_no_layout(kPlaneConvName, layout);
+  size.dtype = parse_dtype(dtype);
+  set_sizes(text, {{"batch", &size.batch, ""},
+                   {"height", &size.height, ""},
+                   {"width", &size.width, ""},
+                   {"channels", &size.channels, ""}});
+  expect_at_least_one("channels", size.channels);
+  expect_countable({{"batch", size.batch},
+                    {"height", size.height},
+                    {"width", size.width},
+                    {"channels", size.channels}});
   return shape;
 }
 

@@ -27,7 +27,7 @@ namespace {
 // values[i] = exp(values[i] - 1), `rounds` times; values stay in (0, 1), so no round is trivial.
 void ExponentialRounds(float* values, int64_t count, int64_t rounds) {
   const hn::ScalableTag<float> d;
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  const int64_t lanes = LanesOf<float>();
   for (int64_t round = 0; round < rounds; ++round)
     for (int64_t i = 0; i < count; i += lanes)
       hn::StoreU(Exponential(d, hn::Sub(hn::LoadU(d, values + i), hn::Set(d, 1.0f))), d,
@@ -81,9 +81,8 @@ Ceilings measure_ceilings(const ParallelFor& parallel_for, int64_t threads) {
   const auto values = std::make_unique<float[]>(kValues * threads);
   std::fill_n(values.get(), kValues * threads, 0.5f);
   const double exponentials = best_seconds([&] {
-    parallel_for(threads, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i)
-        HWY_DYNAMIC_DISPATCH(ExponentialRounds)(values.get() + i * kValues, kValues, kRounds);
+    parallel_each(parallel_for, threads, [&](int64_t i) {
+      HWY_DYNAMIC_DISPATCH(ExponentialRounds)(values.get() + i * kValues, kValues, kRounds);
     });
   });
   ceilings.exponentials_per_second =

@@ -25,6 +25,27 @@ inline void expect_dtype(std::string_view op, std::string_view argument, const T
                                name_of(tensor.dtype), name_of(expected), why);
 }
 
+// For tensors that are written to after they were read: every element has a place of its own. The
+// strides have to show it, each reaching beyond everything that the smaller ones span.
+inline void expect_own_places(std::string_view op, std::string_view argument,
+                              const TensorView& tensor) {
+  const Shape &shape = tensor.shape, &strides = tensor.strides;
+  if (shape.elements() == 0) return;
+  const auto reach = [&](int dim) { return strides[dim] < 0 ? -strides[dim] : strides[dim]; };
+  for (int dim = 0; dim < shape.rank(); ++dim) {
+    int64_t span = 1;
+    for (int other = 0; other < shape.rank(); ++other)
+      if (reach(other) < reach(dim) || (reach(other) == reach(dim) && other < dim))
+        span += (shape[other] - 1) * reach(other);
+    if (shape[dim] > 1 && reach(dim) < span)
+      throw_error<InvalidArgument>(
+          "{}: {} has shape {} and strides {}, in which elements share memory; expected a place "
+          "for "
+          "each",
+          op, argument, to_string(shape), to_string(strides));
+  }
+}
+
 inline constexpr std::string_view kParameterType = "float32, or float64 for float64 data";
 
 }  // namespace linescan

@@ -17,4 +17,12 @@ inline void serial_for(int64_t count, const ParallelBody& body) {
   if (count > 0) body(0, count);
 }
 
+// Calls work(index) for every index in [0, count).
+template <class Work>
+void parallel_each(const ParallelFor& parallel_for, int64_t count, const Work& work) {
+  parallel_for(count, [&](int64_t begin, int64_t end) {
+    for (int64_t index = begin; index < end; ++index) work(index);
+  });
+}
+
 }  // namespace linescan

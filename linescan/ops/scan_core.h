@@ -64,7 +64,7 @@ template <bool kOutput, typename T>
 HWY_NOINLINE void ScanForward(const ScanTile<T>& tile, T* HWY_RESTRICT state, T* HWY_RESTRICT y) {
   WithFactors(tile, [&](auto constant_B, auto constant_C) HWY_ATTR {
     const hn::ScalableTag<T> d;
-    const int64_t lanes = static_cast<int64_t>(hn::Lanes(d)), steps = tile.steps;
+    const int64_t lanes = LanesOf<T>(), steps = tile.steps;
     for (int64_t n = 0; n < tile.states; ++n) {
       for (int64_t c = 0; c < tile.width; c += lanes) {
         const auto A = hn::Load(d, tile.A + n * kChannelBlock + c);
@@ -90,7 +90,7 @@ HWY_NOINLINE void ScanForward(const ScanTile<T>& tile, T* HWY_RESTRICT state, T*
 template <typename T>
 HWY_INLINE void StartOutput(const ScanTile<T>& tile, const T* D, T* HWY_RESTRICT y) {
   const hn::ScalableTag<T> d;
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  const int64_t lanes = LanesOf<T>();
   for (int64_t c = 0; c < tile.width; c += lanes) {
     const auto skip = hn::Load(d, D + c);
     for (int64_t t = 0; t < tile.steps; ++t) {
@@ -127,7 +127,7 @@ struct StepGradients {
   HWY_NOINLINE void Finish(const ScanTile<T>& tile, const T* D, bool use_slope,
                            T* HWY_RESTRICT sum_D, T* HWY_RESTRICT sum_bias) const {
     const hn::ScalableTag<T> d;
-    const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+    const int64_t lanes = LanesOf<T>();
     for (int64_t c = 0; c < tile.width; c += lanes) {
       const auto skip = hn::Load(d, D + c);
       auto gD = hn::Load(d, sum_D + c), gbias = hn::Load(d, sum_bias + c);
@@ -164,7 +164,7 @@ template <typename T>
 HWY_INLINE void AddLaneSums(const T* HWY_RESTRICT rows, int64_t count, T* HWY_RESTRICT out,
                             int64_t stride) {
   const hn::ScalableTag<T> d;
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  const int64_t lanes = LanesOf<T>();
   for (int64_t t = 0; t < count; ++t)
     out[t * stride] += hn::GetLane(hn::SumOfLanes(d, hn::Load(d, rows + t * lanes)));
 }
@@ -174,7 +174,7 @@ HWY_NOINLINE void ScanBackward(const ScanTile<T>& tile, const StepGradients<T>& 
                                const TileGradients<T>& g) {
   WithFactors(tile, [&](auto constant_B, auto constant_C) HWY_ATTR {
     const hn::ScalableTag<T> d;
-    const int64_t lanes = static_cast<int64_t>(hn::Lanes(d)), steps = tile.steps;
+    const int64_t lanes = LanesOf<T>(), steps = tile.steps;
     T* HWY_RESTRICT decay = step.decay;
     T* HWY_RESTRICT before = step.before;
     T* HWY_RESTRICT sums_B = step.sums;

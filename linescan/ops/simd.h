@@ -29,6 +29,12 @@ namespace hn = hwy::HWY_NAMESPACE;
 template <typename T>
 using Vec = hn::Vec<hn::ScalableTag<T>>;
 
+// Numbers in a vector, as sizes and indices are counted.
+template <typename T>
+HWY_INLINE int64_t LanesOf() {
+  return static_cast<int64_t>(hn::Lanes(hn::ScalableTag<T>()));
+}
+
 // ---- Functions ---------------------------------------------------------------------------------
 
 // exp(x) (not named Exp: argument-dependent lookup would find Highway's too). In float32: a few
@@ -217,7 +223,7 @@ HWY_NOINLINE void LoadTile(const Window& window, int64_t steps, int64_t channels
   WithStorage<T>(window.data, window.dtype, [&](const auto* HWY_RESTRICT from) HWY_ATTR {
     using S = std::remove_cvref_t<decltype(*from)>;
     const hn::ScalableTag<T> d;
-    const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+    const int64_t lanes = LanesOf<T>();
     const int64_t step_stride = window.step_stride, channel_stride = window.channel_stride;
     constexpr bool kVector = sizeof(S) <= sizeof(T);  // never narrowed on loading
     int64_t first_step = 0;                           // what the transposing loop leaves over
@@ -289,7 +295,7 @@ HWY_NOINLINE void StoreTile(const T* HWY_RESTRICT tile, int64_t stride, int64_t 
   WithStorage<T>(window.data, window.dtype, [&](auto* HWY_RESTRICT to) HWY_ATTR {
     using S = std::remove_cvref_t<decltype(*to)>;
     const hn::ScalableTag<T> d;
-    const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+    const int64_t lanes = LanesOf<T>();
     const int64_t step_stride = window.step_stride, channel_stride = window.channel_stride;
     int64_t first_step = 0;
     if constexpr (sizeof(S) == sizeof(T) || (sizeof(T) == 4 && sizeof(S) == 2)) {
@@ -348,13 +354,22 @@ HWY_INLINE void StoreSum(const T* sums, int64_t parts, int64_t stride, int64_t c
   }
 }
 
+// to[0 .. count) = factor from[0 .. count), in place if wanted; count is a multiple of the vector
+// length.
+template <typename T>
+HWY_INLINE void Scale(const T* from, int64_t count, T factor, T* to) {
+  const hn::ScalableTag<T> d;
+  const auto v = hn::Set(d, factor);
+  for (int64_t i = 0; i < count; i += LanesOf<T>())
+    hn::Store(hn::Mul(hn::Load(d, from + i), v), d, to + i);
+}
+
 // array[0 .. count) = value; count is a multiple of the vector length.
 template <typename T>
 HWY_INLINE void Fill(T* HWY_RESTRICT array, int64_t count, T value) {
   const hn::ScalableTag<T> d;
   const auto v = hn::Set(d, value);
-  for (int64_t i = 0; i < count; i += static_cast<int64_t>(hn::Lanes(d)))
-    hn::Store(v, d, array + i);
+  for (int64_t i = 0; i < count; i += LanesOf<T>()) hn::Store(v, d, array + i);
 }
 
 }  // namespace HWY_NAMESPACE

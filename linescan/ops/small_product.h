@@ -64,7 +64,7 @@ struct TileSums {
   HWY_INLINE void Accumulate(const T* HWY_RESTRICT a, int64_t a_row, int64_t a_step,
                              const T* HWY_RESTRICT b, int64_t b_row, int64_t first, int64_t last) {
     const hn::ScalableTag<T> d;
-    const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+    const int64_t lanes = LanesOf<T>();
     a += first * a_step;
     b += first * b_row;
     for (int64_t k = first; k < last; ++k, a += a_step, b += b_row) {
@@ -87,7 +87,7 @@ template <int kRows, int kVectors, typename T>
 HWY_INLINE void ProductTile(const Product<T>& p, int64_t i, int64_t j, int64_t first,
                             int64_t last) {
   const hn::ScalableTag<T> d;
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  const int64_t lanes = LanesOf<T>();
   TileSums<kRows, kVectors, T> tile;
   tile.Clear();
   tile.Accumulate(p.a + i * p.a_row, p.a_row, p.a_step, p.b + j, p.b_row, first, last);
@@ -106,7 +106,7 @@ HWY_INLINE void ProductTile(const Product<T>& p, int64_t i, int64_t j, int64_t f
 
 template <int kRows, typename T>
 HWY_INLINE void ProductRows(const Product<T>& p, int64_t i) {
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(hn::ScalableTag<T>()));
+  const int64_t lanes = LanesOf<T>();
   const int64_t first = p.part == Part::kUpperLeft ? i : 0;
   const int64_t last = p.part == Part::kLowerLeft ? HWY_MIN(p.depth, i + kRows) : p.depth;
   const int64_t columns = p.part == Part::kLowerResult
@@ -136,7 +136,7 @@ template <bool kTransposed, int kRows, int kVectors, typename T>
 HWY_INLINE void SolveTile(const T* HWY_RESTRICT l, int64_t l_row, T* x, int64_t x_row, int64_t rows,
                           int64_t i, int64_t j) {
   const hn::ScalableTag<T> d;
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  const int64_t lanes = LanesOf<T>();
   TileSums<kRows, kVectors, T> tile;
   T* own = x + i * x_row + j;
 #pragma GCC unroll 8
@@ -170,7 +170,7 @@ HWY_INLINE void SolveTile(const T* HWY_RESTRICT l, int64_t l_row, T* x, int64_t 
 template <bool kTransposed, int kRows, typename T>
 HWY_INLINE void SolveRows(const T* l, int64_t l_row, T* x, int64_t x_row, int64_t rows,
                           int64_t columns, int64_t i) {
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(hn::ScalableTag<T>()));
+  const int64_t lanes = LanesOf<T>();
   int64_t j = 0;
   for (; j + kTileVectors * lanes <= columns; j += kTileVectors * lanes)
     SolveTile<kTransposed, kRows, kTileVectors>(l, l_row, x, x_row, rows, i, j);

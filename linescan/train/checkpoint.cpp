@@ -113,7 +113,7 @@ TrainedModel load_trained(const fs::path& checkpoint, at::Device device) {
     throw_error<InvalidArgument>("checkpoint: {} does not describe its data: {}", who,
                                  error.what());
   }
-  model.network = VMamba(model.config.network);
+  model.network = make_image_network(model.config.image_network());
   load_better_weights(checkpoint, document, *model.network);
   model.network->to(device);
   model.network->eval();

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "linescan/models/networks/vmamba.h"
+#include "linescan/models/networks/image_network.h"
 #include "linescan/train/config.h"
 #include "linescan/train/image_set.h"
 #include "linescan/train/optimizer.h"
@@ -46,7 +46,7 @@ struct TrainedModel {
   std::vector<std::string> classes;
   Normalisation normalisation;
   int64_t channels = 0, height = 0, width = 0;  // of the images that it was trained on
-  VMamba network{nullptr};                      // in evaluation mode
+  ImageNetwork network;                         // in evaluation mode
 };
 
 // The configuration that a checkpoint was written with, verified like the rest.

@@ -7,7 +7,7 @@
 #include "linescan/base/error.h"
 #include "linescan/base/nearest.h"
 #include "linescan/files/toml.h"
-#include "linescan/models/networks/registry.h"
+#include "linescan/models/networks/image_network.h"
 
 namespace linescan {
 
@@ -29,9 +29,26 @@ bool assigned(const Assignments& assignments, std::string_view name) {
                      [&](const auto& assignment) { return bare_name(assignment.first) == name; });
 }
 
+bool has(const std::vector<Option>& options, std::string_view name) {
+  return std::any_of(options.begin(), options.end(),
+                     [&](const Option& option) { return option.name == name; });
+}
+
+// Throws InvalidArgument for an option that other tasks have: what is spelt like it would mislead.
+void expect_own_option(const RunConfig& config, const std::vector<Option>& options,
+                       std::string_view name) {
+  const bool images = config.task == kImages;
+  RunConfig other = config;
+  other.task = images ? kRecall : kImages;
+  if (!has(options, name) && has(other.options(), name))
+    throw_error<InvalidArgument>("unknown {} '{}' of the task {}: only {} it", kKind, name,
+                                 config.task, images ? "recall and copying have" : "images has");
+}
+
 void assign(RunConfig* config, std::string_view name, const std::string& text) {
   const std::vector<Option> options = config->options();
   Recipe& recipe = config->recipe;
+  expect_own_option(*config, options, bare_name(name));
   set_option(options, kKind, bare_name(name), text);
   if (bare_name(name) == "epochs" && recipe.epochs > 0) recipe.minutes = 0;
   if (bare_name(name) == "minutes" && recipe.minutes > 0) recipe.epochs = 0;
@@ -86,7 +103,7 @@ std::vector<Option> RunConfig::options() {
   if (task == kImages) {
     append({{"data", &data, "data set by name, or a folder of four IDX files"},
             {"model", &model, "network by name"}});
-    append(network.options());
+    append(plain ? plain->options() : network.options());
     append(recipe.options());
   } else {
     append(sequences.options());
@@ -94,6 +111,11 @@ std::vector<Option> RunConfig::options() {
     append(sequence_recipe(recipe));
   }
   return all;
+}
+
+std::variant<VMambaConfig, PlainConfig> RunConfig::image_network() const {
+  if (plain) return *plain;
+  return network;
 }
 
 std::pair<std::string, std::string> parse_assignment(const std::string& text) {
@@ -110,14 +132,19 @@ RunConfig make_config(const Assignments& assignments) {
   const bool images = config.task == kImages;
   if (images) {
     config.model = last_of(assignments, "model", config.model);
-    config.network = named_model(config.model);
+    const ImageConfig named = named_image_model(config.model);
+    if (const auto* plain = std::get_if<PlainConfig>(&named))
+      config.plain = *plain;
+    else
+      config.network = std::get<VMambaConfig>(named);
   } else {
     config.model = "gated_delta_net";
     config.recipe = recipe_for_sequences();
   }
   for (const auto& [name, text] : assignments) assign(&config, name, text);
   Recipe& recipe = config.recipe;
-  if (recipe.epochs == 0 && recipe.minutes == 0) recipe.minutes = images ? 2 : 4;
+  if (!assigned(assignments, "epochs") && !assigned(assignments, "minutes"))
+    recipe.minutes = images ? 2 : 4;
   recipe.validate();
   if (!images) {
     config.sequences.validate(config.task);
@@ -127,8 +154,9 @@ RunConfig make_config(const Assignments& assignments) {
 }
 
 RunConfig resumed_config(const RunConfig& run, const Assignments& assignments) {
-  constexpr std::string_view kMayChange[] = {"threads", "device",    "precision",   "graph",
-                                             "keep",    "log_every", "save_minutes"};
+  constexpr std::string_view kMayChange[] = {
+      "threads",      "device",   "precision", "graph",          "keep",           "log_every",
+      "save_minutes", "watchdog", "on_hang",   "detect_anomaly", "fail_on_unused", "log_memory"};
   RunConfig config = run;
   if (const std::string task = last_of(assignments, "task", run.task); task != run.task)
     throw_error<InvalidArgument>("option task is {}, expected {} as the run to be resumed has it",
@@ -147,9 +175,12 @@ RunConfig resumed_config(const RunConfig& run, const Assignments& assignments) {
   return config;
 }
 
-void fit_to_data(RunConfig* config, const Assignments& assignments, const ImageSet& images,
+namespace {
+
+// Whatever kind of network it is.
+template <class NetworkConfig>
+void fit_network(NetworkConfig& network, const Assignments& assignments, const ImageSet& images,
                  int64_t classes) {
-  VMambaConfig& network = config->network;
   if (!assigned(assignments, "in_channels")) network.in_channels = images.channels;
   if (!assigned(assignments, "classes")) network.classes = classes;
   if (!assigned(assignments, "image_size")) network.image_size = images.height;
@@ -157,10 +188,18 @@ void fit_to_data(RunConfig* config, const Assignments& assignments, const ImageS
   expect_fit("in_channels", network.in_channels, images.channels, images.channels,
              "the channels of the images");
   expect_fit("classes", network.classes, classes, int64_t{1} << 32, "as the labels need");
-  if (network.backbone)
+  stage_shapes(network, images.height, images.width);
+}
+
+}  // namespace
+
+void fit_to_data(RunConfig* config, const Assignments& assignments, const ImageSet& images,
+                 int64_t classes) {
+  if (config->plain) return fit_network(*config->plain, assignments, images, classes);
+  fit_network(config->network, assignments, images, classes);
+  if (config->network.backbone)
     throw_error<InvalidArgument>(
         "option backbone is true, expected false: training needs a classifier");
-  stage_shapes(network, images.height, images.width);
 }
 
 json to_json(const RunConfig& config) {
@@ -173,7 +212,7 @@ json to_json(const RunConfig& config) {
   return {{"task", copy.task},
           {"data", copy.data},
           {"model", copy.model},
-          {"network", to_json(copy.network.options())},
+          {"network", to_json(copy.plain ? copy.plain->options() : copy.network.options())},
           {"recipe", to_json(copy.recipe.options())}};
 }
 

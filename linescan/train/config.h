@@ -7,11 +7,14 @@
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "linescan/models/networks/language_model_config.h"
+#include "linescan/models/networks/plain_config.h"
 #include "linescan/models/networks/vmamba_config.h"
 #include "linescan/train/image_set.h"
 #include "linescan/train/recipe.h"
@@ -29,6 +32,7 @@ struct RunConfig {
   // Of images:
   std::string data = "fashion-mnist";  // a name, or the folder of four IDX files
   VMambaConfig network;
+  std::optional<PlainConfig> plain;  // instead, where the model is no VMamba
   // Of sequences:
   SequenceConfig sequences;
   LanguageModelConfig language;
@@ -38,6 +42,8 @@ struct RunConfig {
   // Those of the task: task, data and model, network's and recipe's; or task, sequences', network's and
   // recipe's without what is about images.
   std::vector<Option> options();
+
+  std::variant<VMambaConfig, PlainConfig> image_network() const;  // network or plain
 };
 
 using Assignments = std::vector<std::pair<std::string, std::string>>;  // name, text
@@ -48,12 +54,13 @@ std::pair<std::string, std::string> parse_assignment(const std::string& text);
 // Later assignments win; whatever their order, task and network's name are read first. A key may carry the
 // table that it has in a TOML file ("network.dims", "recipe.lr"). A budget given in epochs replaces
 // one in minutes and the other way round; without any it is two minutes, four for sequences. Throws
-// InvalidArgument: unknown name (with the nearest of all), unreadable or illegal value.
+// InvalidArgument: unknown name (with the nearest of all, or the task that has it), unreadable or
+// illegal value.
 RunConfig make_config(const Assignments& assignments);
 
 // The same on top of a complete configuration, for `--resume`: throws InvalidArgument unless every
-// assignment says what the run has already. Taken over are keep, log_every and save_minutes, which
-// change no weight, and threads, device, precision and graph, which change roundings only.
+// assignment says what the run has already. Taken over are keep, log_every, save_minutes and the guards,
+// which change no weight, and threads, device, precision and graph, which change roundings only.
 RunConfig resumed_config(const RunConfig& run, const Assignments& assignments);
 
 // Sets the network's channels, classes and image size to those of the data unless they were

@@ -39,10 +39,10 @@ struct Tally {
 
 }  // namespace
 
-std::optional<Evaluation> evaluate(VMamba& network, const ImageSet& images,
+std::optional<Evaluation> evaluate(ImageNetworkImpl& network, const ImageSet& images,
                                    const BatchAssembler& assembler,
                                    const EvaluationSettings& settings) {
-  const EvaluationMode mode(*network);
+  const EvaluationMode mode(network);
   Evaluation evaluation;
   evaluation.examples = images.count;
   Tally tally{&evaluation};

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "linescan/models/compute.h"
-#include "linescan/models/networks/vmamba.h"
+#include "linescan/models/networks/image_network.h"
 #include "linescan/train/batch.h"
 #include "linescan/train/image_set.h"
 
@@ -57,7 +57,7 @@ class EvaluationMode {
 
 // Runs the network in evaluation mode and without gradients; its mode is restored. `images` must be
 // of the network's size and have labels below its number of classes. Empty if `stop` said so.
-std::optional<Evaluation> evaluate(VMamba& network, const ImageSet& images,
+std::optional<Evaluation> evaluate(ImageNetworkImpl& network, const ImageSet& images,
                                    const BatchAssembler& assembler,
                                    const EvaluationSettings& settings);
 

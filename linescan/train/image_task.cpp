@@ -5,24 +5,17 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "linescan/models/networks/vmamba.h"
+#include "linescan/models/networks/image_network.h"
 #include "linescan/train/non_finite.h"
 
 namespace linescan {
-namespace {
-
-VMamba vmamba_of(const Network& network) {
-  return VMamba(std::dynamic_pointer_cast<VMambaImpl>(network.module));
-}
-
-}  // namespace
 
 ImageTask::ImageTask(const RunConfig& config, Dataset data)
     : config_(config), data_(std::move(data)), assembler_(data_.normalisation) {}
 
 Network ImageTask::make_network() const {
-  VMamba network(config_.network);
-  return {network.ptr(), network};
+  const ImageNetwork network = make_image_network(config_.image_network());
+  return {network, [network](const at::Tensor& images) { return network->forward(images); }};
 }
 
 Batch ImageTask::batch(std::span<const int64_t> indices, int64_t epoch,
@@ -42,9 +35,9 @@ Batch ImageTask::batch(std::span<const int64_t> indices, int64_t epoch,
 
 std::optional<Evaluation> ImageTask::evaluate(Network& network, Split split,
                                               const EvaluationSettings& settings) const {
-  VMamba vmamba = vmamba_of(network);
+  auto& image_network = dynamic_cast<ImageNetworkImpl&>(*network.module);
   const ImageSet& images = split == Split::kTest ? data_.test : data_.held_out;
-  return linescan::evaluate(vmamba, images, assembler_, settings);
+  return linescan::evaluate(image_network, images, assembler_, settings);
 }
 
 nlohmann::json ImageTask::document(const Evaluation& evaluation) const {
@@ -52,8 +45,7 @@ nlohmann::json ImageTask::document(const Evaluation& evaluation) const {
 }
 
 std::string ImageTask::find_non_finite(Network& network, const at::Tensor& inputs) const {
-  VMamba vmamba = vmamba_of(network);
-  return linescan::find_non_finite(vmamba, inputs);
+  return linescan::find_non_finite(*network.module, inputs, network.forward);
 }
 
 nlohmann::json ImageTask::describe() const {

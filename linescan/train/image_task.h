@@ -1,4 +1,4 @@
-// Naming what is on images: a VMamba network and a labelled data set.
+// Naming what is on images: a network of any kind and a labelled data set.
 #pragma once
 
 #include "linescan/train/batch.h"

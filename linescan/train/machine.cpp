@@ -2,14 +2,19 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/Version.h>
+#include <c10/util/Exception.h>
 #include <fmt/format.h>
 #include <torch/version.h>
 
 #include <cmath>
+#include <new>
 #include <nlohmann/json.hpp>
+#include <thread>
 
+#include "linescan/binding/gpu_runtime.h"
 #include "linescan/device/cpu.h"
 #include "linescan/device/gpu.h"
+#include "linescan/device/process.h"
 #include "linescan/device/simd_target.h"
 #include "linescan/version.h"
 
@@ -43,6 +48,37 @@ nlohmann::json describe_machine(const Compute& compute) {
     document["gpu_memory_gb"] = gigabytes(gpu.memory_bytes);
   }
   return document;
+}
+
+void set_threads(const Recipe& recipe) {
+  const int64_t all = std::max(1u, std::thread::hardware_concurrency());
+  at::set_num_threads(static_cast<int>(recipe.threads > 0 ? recipe.threads : all));
+}
+
+int64_t memory_in_use(const Compute& compute) {
+  return compute.on_gpu() ? gpu_runtime().memory(compute.device).allocated : resident_memory();
+}
+
+std::function<std::string()> gpu_probe(const Compute& compute) {
+  if (!compute.on_gpu()) return {};
+  return [device = compute.device, empty = gpu_runtime().queue_is_empty(compute.device)] {
+    const GpuRuntime::Memory memory = gpu_runtime().memory(device);
+    return fmt::format("queue {}; {} GB of tensors, {} GB reserved, {} of {} GB free",
+                       empty() ? "empty" : "not empty", gigabytes(memory.allocated),
+                       gigabytes(memory.reserved), gigabytes(memory.free), gigabytes(memory.total));
+  };
+}
+
+bool is_out_of_memory(const std::exception& error) {
+  if (dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr ||
+      dynamic_cast<const std::bad_alloc*>(&error) != nullptr)
+    return true;
+  // LibTorch's allocator for the CPU and the CUDA libraries throw errors like any other.
+  const std::string_view text = error.what();
+  for (const std::string_view sign :
+       {"can't allocate memory", "not enough memory", "out of memory", "ALLOC_FAILED"})
+    if (text.find(sign) != std::string_view::npos) return true;
+  return false;
 }
 
 }  // namespace linescan

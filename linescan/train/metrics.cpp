@@ -39,20 +39,25 @@ MetricsLog::MetricsLog(const fs::path& run, int64_t last_step, bool evaluation_d
 }
 
 void MetricsLog::write(const TrainMetrics& metrics) {
-  write_line({{"kind", "train"},
-              {"step", metrics.step},
-              {"epoch", metrics.epoch},
-              {"loss", metrics.loss},
-              {"accuracy", metrics.accuracy},
-              {"lr", metrics.lr},
-              {"images_per_s", metrics.images_per_s},
-              {"grad_norm", metrics.grad_norm},
-              {"seconds", metrics.seconds}});
-  const Scalar scalars[] = {{"train/loss", metrics.loss},
-                            {"train/accuracy", metrics.accuracy},
-                            {"train/lr", metrics.lr},
-                            {"train/grad_norm", metrics.grad_norm},
-                            {"speed/images_per_s", metrics.images_per_s}};
+  json line = {{"kind", "train"},
+               {"step", metrics.step},
+               {"epoch", metrics.epoch},
+               {"loss", metrics.loss},
+               {"accuracy", metrics.accuracy},
+               {"lr", metrics.lr},
+               {"images_per_s", metrics.images_per_s},
+               {"grad_norm", metrics.grad_norm},
+               {"seconds", metrics.seconds}};
+  std::vector<Scalar> scalars = {{"train/loss", metrics.loss},
+                                 {"train/accuracy", metrics.accuracy},
+                                 {"train/lr", metrics.lr},
+                                 {"train/grad_norm", metrics.grad_norm},
+                                 {"speed/images_per_s", metrics.images_per_s}};
+  if (metrics.memory_bytes) {
+    line["memory_bytes"] = *metrics.memory_bytes;
+    scalars.push_back({"machine/memory_gb", 1e-9 * static_cast<double>(*metrics.memory_bytes)});
+  }
+  write_line(line);
   events_.add_scalars(metrics.step, scalars);
 }
 

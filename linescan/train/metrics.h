@@ -17,11 +17,12 @@ struct TrainMetrics {
   int64_t step = 0;   // updates done
   int64_t epoch = 0;  // the epoch of the last step, from 0
   double loss = 0;
-  double accuracy = 0;      // 0..1, on augmented images, or of all answers
-  double lr = 0;            // of the last step
-  double images_per_s = 0;  // or whatever the examples are
-  double grad_norm = 0;     // of the last step, before clipping
-  double seconds = 0;       // of training steps since the start of the run
+  double accuracy = 0;                       // 0..1, on augmented images, or of all answers
+  double lr = 0;                             // of the last step
+  double images_per_s = 0;                   // or whatever the examples are
+  double grad_norm = 0;                      // of the last step, before clipping
+  double seconds = 0;                        // of training steps since the start of the run
+  std::optional<int64_t> memory_bytes = {};  // of the process, or of the GPU's tensors
 };
 
 // On the held-out examples.

@@ -1,9 +1,11 @@
 #include "linescan/train/non_finite.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
+
+#include "linescan/models/module_watch.h"
+#include "linescan/train/tensor_statistics.h"
 
 namespace linescan {
 namespace {
@@ -12,33 +14,29 @@ int64_t bad_values(const at::Tensor& tensor) {
   return tensor.defined() ? tensor.numel() - at::isfinite(tensor).sum().item<int64_t>() : 0;
 }
 
-std::string find_bad_activation(const std::function<void(const PartObserver&)>& run) {
-  std::string finding;
-  run([&](const std::string& part, const at::Tensor& output) {
-    if (!finding.empty()) return;
-    if (const int64_t bad = bad_values(output); bad > 0)
-      finding =
-          fmt::format("the first bad activation is {}, {} of whose [{}] values are not finite",
-                      part, bad, fmt::join(output.sizes(), ", "));
-  });
-  return finding;
-}
-
 }  // namespace
 
-std::string find_non_finite(VMamba& network, const at::Tensor& input) {
-  return find_non_finite(*network,
-                         [&](const PartObserver& observe) { network->forward(input, observe); });
-}
-
-std::string find_non_finite(torch::nn::Module& network,
-                            const std::function<void(const PartObserver&)>& run) {
+std::string find_non_finite(torch::nn::Module& network, const at::Tensor& inputs,
+                            const std::function<at::Tensor(const at::Tensor&)>& forward) {
   const at::NoGradGuard no_grad;
   const auto parameters = network.named_parameters().pairs();
   for (const auto& [name, parameter] : parameters)
     if (const int64_t bad = bad_values(parameter); bad > 0)
       return fmt::format("parameter {} has {} values that are not finite", name, bad);
-  if (std::string finding = find_bad_activation(run); !finding.empty()) return finding;
+  if (const int64_t sample = first_bad_sample(inputs); sample >= 0)
+    return fmt::format("the input of sample {} of the batch is not finite: {}", sample,
+                       to_string(statistics_of(inputs)));
+
+  std::string finding;
+  const ModuleWatch watch(seen_by([&](const std::string& name, const at::Tensor& output) {
+    if (!finding.empty()) return;
+    if (const int64_t bad = bad_values(output); bad > 0)
+      finding = fmt::format("the first bad activation is {}, {} of whose {} values are not finite",
+                            name, bad, sizes_text(output.sizes()));
+  }));
+  forward(inputs);
+  if (!finding.empty()) return finding;
+
   const auto found = std::find_if(parameters.rbegin(), parameters.rend(), [](const auto& item) {
     return bad_values(item.second.grad()) > 0;
   });

@@ -9,15 +9,15 @@
 
 namespace linescan {
 
-std::vector<float> log_probabilities(VMamba& network, const ImageSet& images, int64_t first,
-                                     int64_t count, const BatchAssembler& assembler,
+std::vector<float> log_probabilities(ImageNetworkImpl& network, const ImageSet& images,
+                                     int64_t first, int64_t count, const BatchAssembler& assembler,
                                      const Compute& compute) {
   const at::NoGradGuard no_grad;
   const ComputeScope scope(compute);
   const at::Tensor input =
       empty_for_upload({count, images.channels, images.height, images.width}, at::kFloat, compute);
   assembler.plain(images, first, count, input.mutable_data_ptr<float>());
-  const at::Tensor logits = network->forward(to_device(input, compute));  // [count, classes]
+  const at::Tensor logits = network.forward(to_device(input, compute));  // [count, classes]
   const at::Tensor result = at::log_softmax(logits, 1, at::kFloat).cpu().contiguous();
   const float* values = result.const_data_ptr<float>();
   const int64_t classes = result.size(1);

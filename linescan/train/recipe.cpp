@@ -4,6 +4,7 @@
 
 #include "linescan/base/error.h"
 #include "linescan/models/compute.h"
+#include "linescan/train/watchdog.h"
 
 namespace linescan {
 
@@ -35,6 +36,11 @@ std::vector<Option> Recipe::options() {
       {"keep", &keep, "checkpoints kept besides last and best"},
       {"log_every", &log_every, "steps between lines of metrics"},
       {"save_minutes", &save_minutes, "minutes after which a checkpoint is written anyway"},
+      {"watchdog", &watchdog, "what a step may take: medians (10x), seconds (90), or off"},
+      {"on_hang", &on_hang, "what follows the report on a hang: stop or continue"},
+      {"detect_anomaly", &detect_anomaly, "name the module that makes a NaN; takes longer"},
+      {"fail_on_unused", &fail_on_unused, "stop if a parameter gets no gradient"},
+      {"log_memory", &log_memory, "memory in use with every line of metrics"},
   };
 }
 
@@ -76,6 +82,9 @@ void Recipe::validate() const {
   require(keep >= 1, "keep", keep, "at least 1");
   require(log_every >= 1, "log_every", log_every, "at least 1");
   require(save_minutes > 0, "save_minutes", save_minutes, "a positive number");
+  parse_watchdog(watchdog);
+  if (on_hang != "stop" && on_hang != "continue")
+    throw_error<InvalidArgument>("recipe: on_hang is '{}', expected stop or continue", on_hang);
 }
 
 }  // namespace linescan

@@ -47,6 +47,13 @@ struct Recipe {
   int64_t log_every = 20;    // steps
   double save_minutes = 10;  // a checkpoint at least so often, besides those after an evaluation
 
+  // Guards; none of these changes the weights either.
+  std::string watchdog = "10x";  // what a step may take: medians ("10x") or seconds ("90"); "off"
+  std::string on_hang = "stop";  // or "continue"
+  bool detect_anomaly = false;   // name the module that makes a NaN while it does (anomaly.h)
+  bool fail_on_unused = false;   // a parameter that gets no gradient is an error, not a warning
+  bool log_memory = true;        // with every line of metrics
+
   std::vector<Option> options();
 
   // Throws InvalidArgument naming the option, its value and what is allowed.

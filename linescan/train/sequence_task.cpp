@@ -4,6 +4,8 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <cmath>
+#include <functional>
 #include <nlohmann/json.hpp>
 
 #include "linescan/base/error.h"
@@ -109,9 +111,7 @@ nlohmann::json SequenceTask::document(const Evaluation& evaluation) const {
 }
 
 std::string SequenceTask::find_non_finite(Network& network, const at::Tensor& inputs) const {
-  return linescan::find_non_finite(*network.module, [&](const PartObserver& observe) {
-    observe("head", network.forward(inputs));
-  });
+  return linescan::find_non_finite(*network.module, inputs, network.forward);
 }
 
 nlohmann::json SequenceTask::describe() const {

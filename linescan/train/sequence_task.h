@@ -2,6 +2,8 @@
 // every epoch, and fixed ones to be judged by.
 #pragma once
 
+#include <filesystem>
+
 #include "linescan/models/networks/language_model.h"
 #include "linescan/train/sequences.h"
 #include "linescan/train/task.h"

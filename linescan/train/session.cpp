@@ -1,10 +1,8 @@
 #include "linescan/train/session.h"
 
-#include <ATen/Parallel.h>
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
-#include <thread>
 
 #include "linescan/base/error.h"
 #include "linescan/files/toml.h"
@@ -27,11 +25,6 @@ constexpr int64_t kGallery = 60;  // mistakes kept for the report
 
 void say(const TrainingHooks& hooks, const std::string& text) {
   if (hooks.message) hooks.message(text);
-}
-
-void set_threads(const Recipe& recipe) {
-  const int64_t all = std::max(1u, std::thread::hardware_concurrency());
-  at::set_num_threads(static_cast<int>(recipe.threads > 0 ? recipe.threads : all));
 }
 
 void describe_run(const fs::path& run, const RunConfig& config, const Compute& compute) {

@@ -22,15 +22,19 @@ namespace linescan {
 // inputs [batch, ...] -> logits [answers, classes]
 using Forward = std::function<at::Tensor(const at::Tensor& inputs)>;
 
+// logits [answers, classes], labels [answers] -> the loss [] that is made smaller
+using Loss = std::function<at::Tensor(const at::Tensor& logits, const at::Tensor& labels)>;
+
 struct Network {
   std::shared_ptr<torch::nn::Module> module;
   Forward forward;  // of that module
+  Loss loss = {};   // empty: cross entropy, as the recipe says
 };
 
 // On the CPU, where the device of a Compute reads them without another copy.
 struct Batch {
   at::Tensor inputs;
-  at::Tensor labels;  // [answers] int64; -100: nothing is asked there
+  at::Tensor labels;  // [answers] int64; kNothingAsked (sequences.h) where nothing is
 };
 
 // Examples that choose the best checkpoint, and those that choose nothing.

@@ -3,10 +3,12 @@
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <utility>
 
+#include "linescan/base/activity.h"
 #include "linescan/base/error.h"
 #include "linescan/train/checkpoint.h"
 #include "linescan/train/checkpoint_folder.h"
@@ -52,7 +54,7 @@ Trainer::Trainer(const RunConfig& config, const Task& task, TrainingHooks hooks)
       sampler_(task.examples(), config.recipe.batch, config.recipe.seed),
       network_(make_network(task, config, compute_)),
       optimizer_(*network_.module, config.recipe),
-      step_(config_.recipe, compute_, network_.forward, optimizer_, hooks_.message) {
+      step_(config_.recipe, compute_, network_.forward, optimizer_, hooks_.message, network_.loss) {
   if (config.recipe.ema > 0) {
     const std::vector<uint8_t> generator = generator_state();  // its weights are not drawn, copied
     averaged_ = task.make_network();
@@ -60,6 +62,7 @@ Trainer::Trainer(const RunConfig& config, const Task& task, TrainingHooks hooks)
     averaged_.module->to(compute_.device);
     average_.emplace(*network_.module, *averaged_.module);
   }
+  gpu_probe_ = gpu_probe(compute_);
   state_.threads = at::get_num_threads();
   state_.instruction_set = instruction_sets();
   state_.device = describe(compute_);
@@ -104,6 +107,11 @@ void Trainer::resume(const fs::path& run) {
 
 bool Trainer::run() {
   network_.module->train();
+  start_watchdog();
+  const struct Leash {  // however the run ends, nothing is left to be watched
+    std::unique_ptr<Watchdog>& dog;
+    ~Leash() { dog.reset(); }
+  } leash{dog_};
   Clock::time_point last_save = Clock::now();
   while (state_.evaluation_due || !budget_spent()) {
     if (!state_.evaluation_due) {
@@ -149,17 +157,19 @@ Batch Trainer::make_batch(const Started& batch) const {
 
 void Trainer::step() {
   const Clock::time_point start = Clock::now();
+  // On a GPU what is watched goes from reading to reading: between them nothing waits.
+  if (dog_ && started_.empty()) dog_->begin("step", state_.step + 1);
   const Recipe& recipe = config_.recipe;
   const int64_t epoch = sampler_.position().epoch;
   const std::span<const int64_t> indices = sampler_.next();
   const Started& batch =
       started_.emplace_back(Started{.indices = {indices.begin(), indices.end()}, .epoch = epoch});
-  const double lr = learning_rate(recipe, state_.progress);
-  const auto [inputs, labels] = make_batch(batch);
-  step_.run(inputs, labels, lr);
+  const double lr = latest_lr_ = learning_rate(recipe, state_.progress);
+  run_step(batch, lr);
   // On a GPU the average follows a bad step too, until it is read: nothing is saved before that.
   if (average_) average_->update(ema_decay(recipe, state_.step));
 
+  if (!std::exchange(checked_, true)) check_first_step();
   ++state_.step;
   state_.sampler = sampler_.position();
   const double seconds = seconds_since(start);
@@ -171,6 +181,29 @@ void Trainer::step() {
       evaluation_falls_due())
     settle();
   if (state_.interval.steps >= recipe.log_every || budget_spent()) log_interval(epoch, lr);
+}
+
+void Trainer::run_step(const Started& batch, double lr) {
+  try {
+    const Batch examples = [&] {
+      const ModuleRunning module("batch");
+      return make_batch(batch);
+    }();
+    step_.run(examples.inputs, examples.labels, lr);
+  } catch (const NotFinite& error) {  // of detect_anomaly
+    throw_error<NotFinite>("train: step {}: {}; the last good checkpoint is {}", state_.step + 1,
+                           error.what(), find_checkpoint(run_, "last").string());
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& error) {
+    if (is_out_of_memory(error)) report_out_of_memory(error);
+    throw;
+  }
+  if (step_.graph_kept() && hooks_.message && !std::exchange(graph_reported_, true))
+    hooks_.message(
+        fmt::format("warning: step {}: the graph of the step before is still alive: something "
+                    "keeps its loss or logits, and memory grows with every step",
+                    state_.step + 1));
 }
 
 // Waits for the steps that have been started, and takes over what they came to.
@@ -186,6 +219,8 @@ void Trainer::settle() {
   interval.correct += reading.correct;
   latest_norm_ = reading.norm;
   started_.clear();
+  if (dog_) dog_->remember({state_.step, reading.loss, reading.norm, latest_lr_});
+  stop_watching();
   const double seconds = seconds_since(start);
   interval.seconds += seconds;
   state_.seconds += seconds;
@@ -207,14 +242,16 @@ void Trainer::report_non_finite(std::size_t which, const TrainingStep::Reading& 
 void Trainer::log_interval(int64_t epoch, double lr) {
   const auto [steps, correct, loss, seconds] = std::exchange(state_.interval, {});
   const auto examples = static_cast<double>(steps * config_.recipe.batch);
-  const TrainMetrics metrics = {.step = state_.step,
-                                .epoch = epoch,
-                                .loss = loss / steps,
-                                .accuracy = correct / (examples * task_.answers()),
-                                .lr = lr,
-                                .images_per_s = examples / seconds,
-                                .grad_norm = latest_norm_,
-                                .seconds = state_.seconds};
+  TrainMetrics metrics = {.step = state_.step,
+                          .epoch = epoch,
+                          .loss = loss / steps,
+                          .accuracy = correct / (examples * task_.answers()),
+                          .lr = lr,
+                          .images_per_s = examples / seconds,
+                          .grad_norm = latest_norm_,
+                          .seconds = state_.seconds,
+                          .memory_bytes = {}};
+  if (config_.recipe.log_memory) metrics.memory_bytes = memory_in_use(compute_);
   facts_.loss = metrics.loss;
   facts_.accuracy = metrics.accuracy;
   facts_.images_per_s = metrics.images_per_s;
@@ -223,11 +260,16 @@ void Trainer::log_interval(int64_t epoch, double lr) {
 
 // False if a signal cut it off.
 bool Trainer::evaluate_held_out() {
+  const auto stop = [this] {  // asked before every batch
+    if (dog_) dog_->begin("evaluation after step", state_.step, Watchdog::Work::kOther);
+    return stopped();
+  };
   const EvaluationSettings settings = {
-      .batch = config_.recipe.batch, .stop = [this] { return stopped(); }, .compute = compute_};
+      .batch = config_.recipe.batch, .stop = stop, .compute = compute_};
   const auto plain = task_.evaluate(network_, Split::kHeldOut, settings);
   std::optional<Evaluation> averaged;
   if (plain && average_) averaged = task_.evaluate(averaged_, Split::kHeldOut, settings);
+  stop_watching();
   if (!plain || (average_ && !averaged)) return false;
 
   HeldOutMetrics metrics = {.step = state_.step,
@@ -252,6 +294,7 @@ bool Trainer::evaluate_held_out() {
 
 void Trainer::save() {
   settle();
+  if (dog_) dog_->begin("checkpoint of step", state_.step, Watchdog::Work::kSlow);
   const fs::path folder = checkpoints();
   state_.rng = generator_state();
   if (compute_.on_gpu()) state_.device_rng = generator_state(compute_.device);
@@ -266,6 +309,7 @@ void Trainer::save() {
   link_checkpoint(folder, "last", state_.step);
   if (state_.best_step == state_.step) link_checkpoint(folder, "best", state_.step);
   prune_checkpoints(folder, config_.recipe.keep);
+  stop_watching();
 }
 
 void Trainer::report_progress() const {

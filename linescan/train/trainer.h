@@ -22,14 +22,25 @@
 #include "linescan/train/state.h"
 #include "linescan/train/task.h"
 #include "linescan/train/training_step.h"
+#include "linescan/train/watchdog.h"
 
 namespace linescan {
+
+// A step, an evaluation or a checkpoint that stands still.
+struct HangNotice {
+  std::string line;              // hang_line() of hang_report.h
+  std::filesystem::path report;  // file in the run folder; empty: it could not be written
+  bool stop = true;              // as the recipe wants it
+};
 
 // How the loop talks to whoever runs it. Empty functions and a null pointer are allowed.
 struct TrainingHooks {
   std::function<void(const ProgressFacts&)> progress = {};  // after every step and evaluation
   std::function<void(const std::string&)> message = {};     // something worth a line
   const std::atomic<int>* stop_signal = nullptr;  // not 0: finish the step, save and return
+  // Called while the run stands still, by another thread. Whoever wants to stop then must end the
+  // process; nothing else ends a kernel or a thread that hangs.
+  std::function<void(const HangNotice&)> hang = {};
 };
 
 class Trainer {
@@ -49,7 +60,9 @@ class Trainer {
 
   // Trains until the budget is spent (true) or a signal has come (false); in both cases the last
   // step is saved. Throws NotFinite naming the step, the first bad tensor and the last checkpoint,
-  // and IoError where something cannot be written; the last checkpoint stays good in both cases.
+  // IoError where something cannot be written, DeviceError where memory runs out, and Error for a loss
+  // that cannot be trained on or, if the recipe says so, a parameter that gets no gradient; the last
+  // checkpoint stays good in all cases.
   bool run();
 
   const TrainingState& state() const { return state_; }
@@ -67,7 +80,13 @@ class Trainer {
   };
   Batch make_batch(const Started& batch) const;
   void step();
+  void run_step(const Started& batch, double lr);
+  void check_first_step();
   void settle();
+  void start_watchdog();
+  void report_hang(const Hang& hang) const;
+  void stop_watching();
+  [[noreturn]] void report_out_of_memory(const std::exception& error) const;
   [[noreturn]] void report_non_finite(std::size_t which, const TrainingStep::Reading& reading);
   void log_interval(int64_t epoch, double lr);
   bool evaluate_held_out();
@@ -91,6 +110,11 @@ class Trainer {
   std::optional<MetricsLog> metrics_;
   TrainingState state_;
   ProgressFacts facts_;
+  bool checked_ = false;  // the first step of this process
+  bool graph_reported_ = false;
+  double latest_lr_ = 0;
+  std::function<std::string()> gpu_probe_;
+  std::unique_ptr<Watchdog> dog_;  // while run() runs, unless switched off
 };
 
 }  // namespace linescan

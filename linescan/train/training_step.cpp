@@ -3,6 +3,9 @@
 #include <torch/torch.h>
 
 #include "linescan/base/error.h"
+#include "linescan/train/anomaly.h"
+#include "linescan/train/sequences.h"
+#include "linescan/train/tensor_statistics.h"
 
 namespace linescan {
 namespace {
@@ -15,13 +18,16 @@ at::Tensor one_if(const at::Tensor& condition) { return condition.to(at::kFloat)
 }  // namespace
 
 TrainingStep::TrainingStep(const Recipe& recipe, const Compute& compute, Forward forward,
-                           AdamW& optimizer, std::function<void(const std::string&)> message)
+                           AdamW& optimizer, std::function<void(const std::string&)> message,
+                           Loss loss)
     : recipe_(recipe),
       compute_(compute),
       forward_(std::move(forward)),
       optimizer_(optimizer),
       message_(std::move(message)),
-      may_record_(recipe.graph && compute.on_gpu()) {
+      make_loss_(loss ? std::move(loss) : cross_entropy(recipe)),
+      // Looking for anomalies waits for the device, which cannot be recorded.
+      may_record_(recipe.graph && compute.on_gpu() && !recipe.detect_anomaly) {
   const auto doubles = at::TensorOptions(at::kDouble).device(compute.device);
   const auto floats = doubles.dtype(at::kFloat);
   if (compute.precision == Precision::kFp16) scale_.emplace(compute.device);
@@ -29,6 +35,23 @@ TrainingStep::TrainingStep(const Recipe& recipe, const Compute& compute, Forward
   totals_ = at::zeros({3}, doubles);
   latest_ = at::zeros({2}, doubles);
   failed_ = at::zeros({1}, floats);
+}
+
+TrainingStep::Loss TrainingStep::cross_entropy(const Recipe& recipe) {
+  return [smoothing = recipe.label_smoothing](const at::Tensor& logits, const at::Tensor& labels) {
+    return at::cross_entropy_loss(logits, labels, {}, at::Reduction::Mean, kNothingAsked,
+                                  smoothing);
+  };
+}
+
+void TrainingStep::expect_trainable(const at::Tensor& loss) {
+  if (loss.numel() != 1)
+    throw_error<Error>("the loss has shape {}, expected a scalar: take its mean or its sum",
+                       sizes_text(loss.sizes()));
+  if (!loss.requires_grad())
+    throw_error<Error>(
+        "the loss requires no gradient, expected one that does: all parameters are detached from "
+        "it");
 }
 
 void TrainingStep::load(const at::Tensor& inputs, const at::Tensor& labels) {
@@ -40,15 +63,26 @@ void TrainingStep::load(const at::Tensor& inputs, const at::Tensor& labels) {
   labels_.copy_(labels, /*non_blocking=*/true);
 }
 
+void TrainingStep::expect_finite_inputs() const {
+  if (const int64_t sample = first_bad_sample(inputs_); sample >= 0)
+    throw_error<NotFinite>("the input of sample {} of the batch is not finite: {}", sample,
+                           to_string(statistics_of(inputs_)));
+}
+
 at::Tensor TrainingStep::propagate() {
+  graph_kept_ = !graph_before_.expired();
   optimizer_.clear_gradients();
+  if (recipe_.detect_anomaly) expect_finite_inputs();
+  const ModuleWatch watch(recipe_.detect_anomaly ? detect_anomalies() : ModuleFilter());
   at::Tensor logits;  // [answers, classes]
   {
     const ComputeScope scope(compute_);
     logits = forward_(inputs_).to(at::kFloat);
   }
-  const at::Tensor loss = at::cross_entropy_loss(logits, labels_, {}, at::Reduction::Mean,
-                                                 /*ignore_index=*/-100, recipe_.label_smoothing);
+  const at::Tensor loss = make_loss_(logits, labels_);
+  expect_trainable(loss);
+  graph_before_ = logits.grad_fn();  // the loss's graph holds it too
+  const ModuleRunning backward("backward");
   (scale_ ? loss * scale_->factor().squeeze() : loss).backward();
   loss_ = loss.detach();
   return logits.detach().argmax(1).eq(labels_).sum();

@@ -6,6 +6,8 @@
 // step in question can be repeated.
 #pragma once
 
+#include <torch/csrc/autograd/function.h>
+
 #include <functional>
 #include <memory>
 #include <optional>
@@ -23,17 +25,28 @@ class TrainingStep {
  public:
   // Inputs of a batch -> logits [answers, classes] of the network that the optimizer updates.
   using Forward = std::function<at::Tensor(const at::Tensor& inputs)>;
+  using Loss = std::function<at::Tensor(const at::Tensor& logits, const at::Tensor& labels)>;
 
-  // Recipe and optimizer must outlive the step. `message` hears when the step cannot be recorded.
+  // Recipe and optimizer must outlive the step. `message` hears when the step cannot be recorded. No
+  // `loss` means cross_entropy().
   TrainingStep(const Recipe& recipe, const Compute& compute, Forward forward, AdamW& optimizer,
-               std::function<void(const std::string&)> message = {});
+               std::function<void(const std::string&)> message = {}, Loss loss = {});
 
-  // What the network takes, and labels [answers] int64 with -100 where nothing is asked, on the CPU;
+  // The mean over the labels that are not kNothingAsked, smoothed as the recipe says.
+  static Loss cross_entropy(const Recipe& recipe);
+  // Throws Error unless the loss is one number that a backward pass can start from.
+  static void expect_trainable(const at::Tensor& loss);
+
+  // What the network takes, and labels [answers] int64 with kNothingAsked where nothing is, on the CPU;
   // one batch size for all steps.
   void run(const at::Tensor& inputs, const at::Tensor& labels, double lr);
 
   // Forward and backward alone: the gradients of a step, its update left out.
   void repeat(const at::Tensor& inputs, const at::Tensor& labels);
+
+  // Whether the graph of the step before was still alive when the last one began: something holds its
+  // loss or logits, and what they hold grows with every step. Not known of recorded steps.
+  bool graph_kept() const { return graph_kept_; }
 
   // What the steps since the last reading came to. Waits for the device.
   struct Reading {
@@ -50,6 +63,7 @@ class TrainingStep {
  private:
   void load(const at::Tensor& inputs, const at::Tensor& labels);
   at::Tensor propagate();  // -> number of right answers; loss_ and the gradients are set
+  void expect_finite_inputs() const;
   void compute_and_update();
   void update(const at::Tensor& correct);
   void record_or_run();
@@ -59,6 +73,7 @@ class TrainingStep {
   Forward forward_;
   AdamW& optimizer_;
   std::function<void(const std::string&)> message_;
+  Loss make_loss_;
   std::optional<LossScale> scale_;
 
   at::Tensor inputs_, labels_;  // a graph reads them where they are
@@ -67,6 +82,9 @@ class TrainingStep {
   at::Tensor totals_;  // float64 [3]: good steps, their losses, their right answers
   at::Tensor latest_;  // float64 [2]: loss and norm
   at::Tensor failed_;  // float32 [1]: 1 from the first bad step on
+
+  std::weak_ptr<torch::autograd::Node> graph_before_;
+  bool graph_kept_ = false;
 
   bool may_record_;
   int64_t plain_steps_ = 0;

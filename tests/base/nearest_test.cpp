@@ -33,6 +33,9 @@ TEST(UnknownName, SuggestsAndListsShortTables) {
   EXPECT_EQ(unknown_name("command", "trian", std::vector<std::string>{"train", "eval"}),
             "unknown command 'trian'; did you mean 'train'? (known: train, eval)");
   EXPECT_EQ(unknown_name("command", "x", {}), "unknown command 'x'");
+  // No name is near to nothing at all.
+  EXPECT_EQ(unknown_name("command", "", std::vector<std::string>{"train", "eval"}),
+            "unknown command '' (known: train, eval)");
 }
 
 TEST(UnknownName, LongTablesAreNotListed) {

@@ -74,7 +74,7 @@ TEST(Options, BadValuesAreRefusedAndChangeNothing) {
   EXPECT_EQ(error_of("ema", "yes"), "option ema is 'yes', expected true or false");
   for (const char* bad : {"", "1.5", "3x", " 3", "0x10", "9223372036854775808"})
     EXPECT_EQ(error_of("epochs", bad),
-              fmt::format("option epochs is '{}', expected an integer", bad));
+              fmt::format("option epochs is '{}', expected an integer of 64 bits", bad));
   for (const char* bad : {"", "nan", "inf", "-inf", "1e999", "0.1 ", "one"})
     EXPECT_EQ(error_of("lr", bad), fmt::format("option lr is '{}', expected a finite number", bad));
   for (const char* bad : {",", "1,", ",1", "1,,2", "1, 2", "1.5", "a"})

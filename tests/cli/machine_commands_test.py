@@ -130,6 +130,64 @@ class MachineCommands(unittest.TestCase):
         self.assertIn("mode            recurrent",
                       run("plan", "gated_delta_rule", "--shape", shape + "recurrent").stdout)
 
+    def test_plan_of_every_other_operator(self):
+        conv = self.document("plan", "causal_conv1d", "--shape", "batch=2,length=300,channels=70")
+        self.assertEqual(conv["forward"]["exponentials"], 2 * 300 * 70)
+        self.assertEqual(conv["forward"]["tasks"], conv["forward"]["parts"] * 2)
+        self.assertIn("ranges of tokens x 4 blocks", run("plan", "causal_conv1d").stdout)
+        for op, shape in [("causal_conv1d", "batch=2,length=300,channels=70"),
+                          ("layer_norm", "rows=1000,channels=96"),
+                          ("depthwise_conv", "batch=2,height=14,width=14,channels=96")]:
+            document = self.document("plan", op, "--shape", shape, "--device", "h100")
+            for direction in ("forward", "backward"):
+                plan = document[direction]
+                self.assertGreater(plan["grid"], 0, op)
+                self.assertGreater(plan["bytes"], 0, op)
+                self.assertLessEqual(plan["shared_bytes"], plan["shared_limit"], op)
+            self.assertGreater(document["backward"]["workspace_bytes"], 0, op)
+            text = run("plan", op, "--shape", shape, "--device", "h100").stdout
+            self.assertLessEqual(max(map(len, text.splitlines())), 80, op)
+            self.assertIn("floor", text)
+            self.assertIn(f"grid            {document['forward']['grid']} blocks of ", text)
+        rule = self.document("plan", "gated_delta_rule", "--device", "h100", "--dtype", "bfloat16")
+        self.assertEqual(set(rule["forward"]) & {"records", "scan", "reverse_scan", "gradients"},
+                         {"records", "scan"})
+        for launch in ("records", "scan", "reverse_scan", "gradients"):
+            self.assertGreater(rule["backward"][launch]["grid"], 0)
+            self.assertLessEqual(rule["backward"][launch]["shared_bytes"],
+                                 rule["backward"]["shared_limit"])
+        # Channels that are not adjacent are not moved in packs.
+        packs = {layout: self.document("plan", "causal_conv1d", "--device", "h100", "--layout",
+                                       layout)["forward"]["vector"]
+                 for layout in ("channels", "length")}
+        self.assertEqual(packs, {"channels": 4, "length": 1})
+
+    def test_plan_says_which_way_the_operator_goes(self):
+        def plan(op, shape, *options):
+            return self.document("plan", op, "--shape", shape, "--device", "h100", *options)
+        one = plan("selective_scan", "states=1")["backward"]
+        self.assertEqual((one["one_state"], one["many_states"]), (True, False))
+        many = plan("selective_scan", "batch=128,channels=384,length=64,states=16")["backward"]
+        self.assertEqual((many["one_state"], many["many_states"]), (False, True))
+        self.assertEqual(many["shares"], many["warps"])
+        self.assertFalse(plan("selective_scan", "states=1", "--layout",
+                              "channels")["backward"]["one_state"])
+        # ss2d of several states is left to selective_scan by the operator for LibTorch.
+        shape = "batch=128,channels=96,height=56,width=56,rank=6,states="
+        self.assertNotIn("by_scans", plan("ss2d", shape + "1"))
+        self.assertNotIn("by_scans", plan("ss2d", shape + "16,routes=cascade"))
+        scans = plan("ss2d", shape + "16")["by_scans"]
+        self.assertEqual(scans["op"], "selective_scan")
+        # Permuted copies of 4 x 96 channels in float32, four of them in 256 MiB.
+        fitting = 2**28 // (4 * 4 * 96 * 56 * 56 * 4)
+        parts = -(-128 // fitting)
+        self.assertEqual(scans["images"][0], -(-128 // parts))
+        self.assertEqual(scans["forward"]["exponentials"] % scans["images"][0], 0)
+        text = run("plan", "ss2d", "--shape", shape + "16", "--device", "h100").stdout
+        self.assertIn("With 16 states the operator for LibTorch", " ".join(text.split()))
+        self.assertIn("selective_scan backward on a GPU", text)
+        self.assertLessEqual(max(map(len, text.splitlines())), 80)
+
     def test_check_judges_every_instruction_set(self):
         document = self.document("check")
         self.assertTrue(document["passed"])
@@ -141,11 +199,16 @@ class MachineCommands(unittest.TestCase):
 
     def test_bench_op(self):
         for op, shape in [("selective_scan", "batch=1,channels=8,length=64,states=2"),
-                          ("ss2d", "batch=1,channels=8,height=7,width=7,rank=1")]:
+                          ("ss2d", "batch=1,channels=8,height=7,width=7,rank=1"),
+                          ("gated_delta_rule", "length=64,heads=1,value_heads=2,K=8,V=8"),
+                          ("causal_conv1d", "batch=1,length=64,channels=8")]:
             document = self.document("bench", "op", op, "--shape", shape, "--seconds", "0.05")
             for direction in ("forward", "backward"):
                 self.assertLessEqual(MEASURED, set(document[direction]))
                 self.assertGreater(document[direction]["ms_median"], 0)
+                # Products with states are what gated_delta_rule costs besides.
+                self.assertEqual("multiply_adds_per_s" in document[direction],
+                                 op == "gated_delta_rule")
 
     def test_bench_network(self):
         document = self.document("bench", "network", "vmamba_fashion", "--size", "28", "--batch",
@@ -168,11 +231,31 @@ class MachineCommands(unittest.TestCase):
             (["plan", "ss2d", "--dtype", "float33"], "unknown --dtype 'float33'"),
             (["plan", "selective_scan", "--shape", "groups=7"], "7 groups, which do not divide"),
             (["plan", "selective_scan", "--layout", "sideways"], "expected length or channels"),
-            (["plan", "selective_scan", "--threads", "0"], "--threads is 0"),
+            (["plan", "selective_scan", "--threads", "0"], "--threads is 0, expected 1 to 1024"),
+            (["plan", "selective_scan", "--threads", "1025"], "--threads is 1025, expected 1 to 1024"),
+            (["plan", "selective_scan", "--threads", ""], "--threads is '', expected an integer"),
+            (["plan", "selective_scan", "--threads", "9" * 20], "'99999999999999999999', expected"),
+            (["plan", "gated_delta_rule", "--shape", "K=513"], "K is 513, expected 1 to 512"),
+            (["plan", "gated_delta_rule", "--shape", "V=0"], "V is 0, expected 1 to 512"),
+            (["plan", "gated_delta_rule", "--layout", "length"], "expected none: gated_delta_rule has"),
+            (["plan", "gated_delta_rule", "--device", "h100", "--dtype", "float64"], "CPU alone"),
+            (["plan", "causal_conv1d", "--shape", "width=5"], "width is 5, expected 2 to 4"),
+            (["plan", "causal_conv1d", "--device", "h100", "--dtype", "float64"], "on the CPU alone"),
+            (["plan", "layer_norm"], "kernels for GPUs alone"),
+            (["plan", "layer_norm", "--device", "h100", "--shape", "channels=0"], "channels is 0"),
+            (["plan", "depthwise_conv", "--device", "h100", "--layout", "channels"], "expected none"),
+            (["plan", "ss2d", "--shape", "height=3,width=4,height=3"], "height is given twice"),
+            (["plan", "selective_scan", "--shape", f"batch={2**40},length={2**40}"],
+             f"batch x channels x length x states = {2**40} x 384 x {2**40} x 1, expected at most 2^48"),
+            (["plan", "ss2d", "--shape", f"batch={2**40},states={2**40}"], "(rank + 2 states) = "),
+            (["plan", "gated_delta_rule", "--shape", f"batch=0,length={2**40},heads={2**40}"],
+             "batch x length x value_heads x K x V = 0 x"),
             (["plan", "selective_scan", "--device", "h1oo"], "did you mean 'h100'?"),
             (["plan", "ss2d", "--device", "h100", "--dtype", "float64"], "on the CPU alone"),
             (["bench", "op", "ss2d", "--shape", "batch=0"], "nothing to time"),
-            (["bench", "op", "ss2d", "--seconds", "nan"], "--seconds is nan"),
+            (["bench", "op", "ss2d", "--seconds", "nan"], "--seconds is 'nan', expected a finite"),
+            (["bench", "op", "ss2d", "--seconds", "0"], "--seconds is 0, expected more than 0"),
+            (["bench", "op", "layer_norm"], "unknown operator 'layer_norm'"),
             (["bench", "network", "vmamba_fasion"], "did you mean 'vmamba_fashion'?"),
             (["bench", "network", "vmamba_fashion", "--device", "cuda"], "device cuda: "),
             (["bench", "network", "vmamba_fashion", "--precision", "fp8"], "precision 'fp8'"),

@@ -91,18 +91,40 @@ class SequenceCommands(unittest.TestCase):
                                   seed).stdout)["generated"]
         self.assertEqual(drawn(1), drawn(1))
         self.assertNotEqual(drawn(1), drawn(2))
+        likeliest = json.loads(run(*command, "--tokens", 5).stdout)["generated"]
+        cold = run(*command, "--tokens", 5, "--temperature", "1e-300")
+        self.assertEqual(json.loads(cold.stdout)["generated"], likeliest)
 
     def test_what_does_not_fit_is_refused(self):
         never = ["--run", self.folder / "never"]
         self.assert_refused(run("train", "--task", "recal", *never), "did you mean 'recall'?")
-        self.assert_refused(run("train", "--task", "recall", "--data", "x", *never),
-                            "unknown option 'data'")
+        for option, value in [("--data", "x"), ("--model", "vmamba_fashion"), ("--set", "dims=8")]:
+            self.assert_refused(run("train", "--task", "copying", option, value, *never),
+                                "of the task copying: only images has it")
+        self.assert_refused(run("train", "--set", "items=4", *never),
+                            "unknown option 'items' of the task images: only recall and copying have")
+        self.assert_refused(run("train", "--set", "task=", *never),
+                            "unknown task '' (known: images, recall, copying)")
+        for budget in ("--epochs", "--minutes"):
+            self.assert_refused(run("train", "--task", "copying", budget, "0", *never),
+                                "epochs is 0 and minutes is 0, expected exactly one of them above 0")
+        self.assert_refused(run("train", "--task", "recall", "--set", "length=1000000", *never),
+                            "option length is 1000000: a step of 64 sequences needs about",
+                            "expected at most")
         self.assert_refused(run("train", "--task", "recall", "--set", "items=99", *never),
                             "vocabulary is 64, expected 200")
         self.assert_refused(run("generate", self.run_folder, "--prompt", "6"), "token 6")
         self.assert_refused(run("generate", self.run_folder, "--prompt", "1;2"), "--prompt")
-        self.assert_refused(run("generate", self.run_folder, "--example", "-1"), "--example")
-        self.assert_refused(run("generate", self.run_folder, "--tokens", "-1"), "--tokens")
+        for option, value, expected in [
+            ("--example", "", "an integer"), ("--example", "9" * 20, "an integer of 64 bits"),
+            ("--seed", "-1", "0 or more"), ("--seed", "9" * 20, "an integer of 64 bits"),
+            ("--tokens", "", "an integer"), ("--tokens", "-1", "to 1000000"),
+            ("--tokens", "1000001", "to 1000000"), ("--temperature", "", "a finite number"),
+            ("--temperature", "nan", "a finite number"), ("--temperature", "-1", "0 or a positive"),
+        ]:
+            self.assert_refused(run("generate", self.run_folder, option, value),
+                                option[2:], expected)
+        self.assert_refused(run("generate", self.run_folder, "--example", "-1"), "--example is -1")
         self.assert_refused(run("generate", self.folder / "nowhere"), "nowhere")
         self.assert_refused(run("eval", self.run_folder, "--data", "fashion-mnist"), "no images")
 

@@ -134,8 +134,26 @@ def test_bad_arguments_are_named():
         ops.causal_conv1d(x, weight, bias, None, torch.tensor([0, 7]))
     with pytest.raises(RuntimeError, match="expected .sequences . 1. of int32 or int64"):
         ops.causal_conv1d(x[:1], weight, bias, None, torch.tensor([0.0, 7.0]))
-    with pytest.raises(RuntimeError, match="x has 3 dimensions"):
-        ops.causal_conv1d_step(x.detach(), weight.detach(), state=state.detach())
+    with pytest.raises(RuntimeError, match="gradient of out is on meta, expected cpu"):
+        ops.causal_conv1d_backward(torch.zeros(x.shape, dtype=x.dtype, device="meta"), None, x,
+                                   weight, bias, state, None, True)
+
+
+@pytest.mark.parametrize("change, message", [
+    (dict(x=torch.ones(2, 3, 4).double()), "x has 3 dimensions, expected .batch, channels."),
+    (dict(weight=torch.ones(4, 5).double()), r"weight has shape \[4, 5\], expected .* width 2 to 4"),
+    (dict(weight=torch.ones(4, 4).double().to("meta")), "weight is on meta, expected cpu"),
+    (dict(state=torch.ones(2, 4, 2).double()), r"state has shape \[2, 4, 2\], expected \[2, 4, 3\]"),
+    (dict(state=torch.ones(2, 4, 3)), "state is float32, expected float64"),
+    (dict(state=torch.ones(2, 4, 3).double().to("meta")), "state is on meta, expected cpu"),
+    (dict(state=torch.ones(4, 3).double().expand(2, 4, 3)),
+     r"state has shape \[2, 4, 3\] and strides \[0, 3, 1\], in which elements share memory"),
+])
+def test_a_step_names_what_does_not_fit(change, message):
+    x, weight, bias, state, _ = [t if t is None else t.detach() for t in conv_inputs()]
+    inputs = {"x": x[:, 0], "weight": weight, "bias": bias, "state": state, **change}
+    with pytest.raises(RuntimeError, match="causal_conv1d_step: " + message):
+        ops.causal_conv1d_step(**inputs)
 
 
 @pytest.mark.skipif(len(DEVICES) < 2, reason="no GPU")

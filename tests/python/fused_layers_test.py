@@ -112,15 +112,73 @@ def test_empty_batches():
     assert ops.depthwise_conv(x, torch.zeros(3, 1, 3, 3), None, True).shape == x.shape
 
 
-def test_bad_shapes_are_named():
+@pytest.mark.parametrize("change, message", [
+    (dict(bias=None), "one of weight and bias is absent, expected both or none"),
+    (dict(weight=torch.ones(5)), r"weight has shape \[5\], expected \[channels\] as x has them"),
+    (dict(bias=torch.ones(2, 3)), r"bias has shape \[2, 3\], expected \[channels\]"),
+    (dict(weight=torch.ones(6).long()), "weight is Long, expected a floating type"),
+    (dict(x=torch.ones(2, 6).int()), "x is Int, expected a floating type"),
+    (dict(x=torch.ones(2, 0), weight=None, bias=None), r"x has shape \[2, 0\], expected .* a channel"),
+    (dict(epsilon=-1.0), "epsilon is -1, expected 0 or a positive number"),
+    (dict(epsilon=float("nan")), "epsilon is nan, expected 0 or a positive number"),
+    (dict(epsilon=float("inf")), "epsilon is inf, expected 0 or a positive number"),
+    (dict(out_dtype=torch.int32), "out_dtype is Int, expected a floating type"),
+    (dict(weight=torch.ones(6, device="meta")), "weight is on meta, expected cpu"),
+    (dict(x=torch.ones(2, 6, device="meta")), "weight is on cpu, expected meta"),
+])
+def test_layer_norm_names_what_does_not_fit(change, message):
     x, weight, bias, epsilon = norm_inputs()
-    with pytest.raises(RuntimeError, match="one of weight and bias is absent"):
-        ops.layer_norm(x, weight, None, epsilon)
-    with pytest.raises(RuntimeError, match="expected .channels. as x has them"):
-        ops.layer_norm(x, weight[1:], bias, epsilon)
-    x, weight, bias, silu = conv_inputs()
-    with pytest.raises(RuntimeError, match=r"weight has shape \[4, 3, 3\]"):
-        ops.depthwise_conv(x, weight[:, 0], bias, silu)
+    inputs = {"x": x, "weight": weight, "bias": bias, "epsilon": epsilon, **change}
+    with pytest.raises(RuntimeError, match="layer_norm: " + message):
+        ops.layer_norm(**inputs)
+
+
+@pytest.mark.parametrize("change, message", [
+    (dict(grad_out=torch.ones(2, 3, 5)), r"gradient of out has shape \[2, 3, 5\], expected \[2, 3, 6\]"),
+    (dict(grad_out=torch.ones(2, 3, 6).int()), "gradient of out is Int, expected a floating type"),
+    (dict(skip=torch.ones(3, 6)), r"skip has shape \[3, 6\], expected \[2, 3, 6\]"),
+    (dict(mean=torch.ones(2)), r"mean has shape \[2\], expected \[2, 3\]"),
+    (dict(rstd=torch.ones(2, 3).double()), "rstd is Double, expected Float"),
+    (dict(weight=torch.ones(5)), r"weight has shape \[5\]"),
+    (dict(mean=torch.ones(2, 3, device="meta")), "mean is on meta, expected cpu"),
+])
+def test_layer_norm_backward_names_what_does_not_fit(change, message):
+    x = torch.rand(2, 3, 6)
+    _, mean, rstd = ops.layer_norm(x, None, None, 1e-5)
+    inputs = {"grad_out": torch.rand_like(x), "x": x, "mean": mean, "rstd": rstd,
+              "weight": torch.ones(6), "skip": None, **change}
+    with pytest.raises(RuntimeError, match="layer_norm: " + message):
+        ops.layer_norm_backward(**inputs)
+
+
+@pytest.mark.parametrize("change, message", [
+    (dict(weight=torch.ones(4, 3, 3)), r"weight has shape \[4, 3, 3\], expected \[channels, 1, 3, 3\]"),
+    (dict(weight=torch.ones(4, 1, 3, 3).int()), "weight is Int, expected a floating type"),
+    (dict(bias=torch.ones(3)), r"bias has shape \[3\], expected \[channels\]"),
+    (dict(bias=torch.ones(4).long()), "bias is Long, expected a floating type"),
+    (dict(x=torch.ones(2, 5, 4, 0), weight=torch.ones(0, 1, 3, 3), bias=None),
+     r"x has shape \[2, 5, 4, 0\], expected \[batch, height, width, channels\] with a channel"),
+    (dict(weight=torch.ones(4, 1, 3, 3, device="meta")), "weight is on meta, expected cpu"),
+    (dict(bias=torch.ones(4, device="meta")), "bias is on meta, expected cpu"),
+    (dict(grad_out=torch.ones(2, 5, 4, 3)), r"gradient of out has shape \[2, 5, 4, 3\], expected"),
+    (dict(grad_out=torch.ones(2, 5, 4, 4, device="meta")), "gradient of out is on meta, expected cpu"),
+])
+def test_depthwise_conv_names_what_does_not_fit(change, message):
+    x, weight, bias, silu = conv_inputs(dtype=torch.float32)
+    inputs = {"x": x, "weight": weight, "bias": bias, "silu": silu, **change}
+    with pytest.raises(RuntimeError, match="depthwise_conv: " + message):
+        if "grad_out" in change:
+            ops.depthwise_conv_backward(**inputs)
+        else:
+            ops.depthwise_conv(**inputs)
+
+
+def test_depthwise_conv_takes_gradients_of_another_type():
+    x, weight, bias, silu = [t.detach() if torch.is_tensor(t) else t for t in conv_inputs()]
+    gradient = torch.rand_like(x)
+    narrow = ops.depthwise_conv_backward(gradient.float(), x, weight, bias, silu)
+    same = ops.depthwise_conv_backward(gradient.float().double(), x, weight, bias, silu)
+    torch.testing.assert_close(narrow, same, rtol=0, atol=0)
 
 
 @pytest.mark.skipif(len(DEVICES) < 2, reason="no GPU")

@@ -361,6 +361,22 @@ def test_names_what_does_not_fit(change, message):
         ops.gated_delta_rule(**rule_inputs(requires_grad=False, **change))
 
 
+@pytest.mark.parametrize("change, message", [
+    (dict(pool=torch.rand(4, 3, 6).double().expand(2, 4, 3, 6)),
+     r"pool has shape \[2, 4, 3, 6\] and strides \[0, 18, 6, 1\], in which elements share memory"),
+    (dict(pool=torch.rand(2, 4, 3, 6).double().to("meta")), "pool is on meta, expected cpu"),
+    (dict(slots=torch.tensor([1, 0], device="meta")), "slots is on meta, expected cpu"),
+    (dict(slots=torch.tensor([0])), r"slots has 1 elements, expected 2"),
+])
+def test_a_step_names_what_does_not_fit(change, message):
+    inputs = rule_inputs(length=1, requires_grad=False)
+    pool = inputs.pop("initial_state")
+    now = {k: v[:, 0] if isinstance(v, torch.Tensor) and v.dim() > 1 else v
+           for k, v in inputs.items()}
+    with pytest.raises(RuntimeError, match="gated_delta_rule_step: " + message):
+        ops.gated_delta_rule_step(**{**now, "pool": pool, "slots": torch.tensor([1, 0]), **change})
+
+
 def test_heads_beyond_512_are_refused_naming_the_limit():
     with pytest.raises(RuntimeError, match="gated_delta_rule: q has K = 513, expected 1 to 512"):
         ops.gated_delta_rule(**rule_inputs(K=513))

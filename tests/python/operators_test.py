@@ -294,6 +294,45 @@ def test_selective_scan_names_what_does_not_fit(change, message):
         ops.selective_scan(**scan_inputs(requires_grad=False, **change))
 
 
+@pytest.mark.parametrize("change, message", [
+    (dict(u=torch.rand(2, 4, 1).double()), "u has 3 dimensions, expected .batch, channels."),
+    (dict(A=torch.rand(4, 3)), "A is float32, expected float64"),
+    (dict(D=torch.rand(4).double().to("meta")), "D is on meta, expected cpu"),
+    (dict(state=torch.rand(2, 4, 2).double()), r"state has shape \[2, 4, 2\], expected \[2, 4, 3\]"),
+    (dict(state=torch.rand(2, 4, 3).double().to("meta")), "state is on meta, expected cpu"),
+    (dict(state=torch.rand(4, 3).double().expand(2, 4, 3)), "state has .* elements share memory"),
+])
+def test_a_step_of_selective_scan_names_what_does_not_fit(change, message):
+    inputs = scan_inputs(length=1, requires_grad=False)
+    state = inputs.pop("initial_state")
+    step = {name: tensor[..., 0] if name in ("u", "delta", "B", "C", "z") else tensor
+            for name, tensor in inputs.items()}
+    with pytest.raises(RuntimeError, match="selective_scan_step: " + message):
+        ops.selective_scan_step(**{**step, "state": state, **change})
+
+
+@pytest.mark.parametrize("out, last, message", [
+    (torch.rand(2, 4, 4).double(), None, r"grad_out has shape \[2, 4, 4\], expected \[2, 4, 5\]"),
+    (None, torch.rand(2, 4, 2).double(), r"grad_last_state has shape \[2, 4, 2\]"),
+    (None, torch.rand(2, 4, 3), "grad_last_state is float32, expected float64"),
+    (torch.rand(2, 4, 5).double().to("meta"), None, "grad_out is on meta, expected cpu"),
+])
+def test_selective_scan_backward_names_gradients_that_do_not_fit(out, last, message):
+    inputs = list(scan_inputs(requires_grad=False).values())
+    with pytest.raises(RuntimeError, match="selective_scan: " + message):
+        ops.selective_scan_backward(out, last, *inputs)
+
+
+def test_ss2d_backward_names_gradients_that_do_not_fit():
+    x, *rest = ss2d_inputs(requires_grad=False)
+    parameters, routes = rest[2:6], rest[6]
+    projection, none = torch.rand(2, 12, 24).double(), torch.empty(0).double()
+    for gradient, message in [(torch.rand(2, 3, 4, 4), r"grad_out has shape \[2, 3, 4, 4\]"),
+                              (x.to("meta"), "grad_out is on meta, expected cpu")]:
+        with pytest.raises(RuntimeError, match="ss2d: " + message):
+            ops.ss2d_scan_backward(gradient, none, x, projection, *parameters, routes)
+
+
 def test_ss2d_names_what_does_not_fit():
     inputs = ss2d_inputs(requires_grad=False)
     with pytest.raises(RuntimeError, match=r"ss2d: routes\[1\] is 99"):

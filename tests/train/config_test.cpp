@@ -95,6 +95,14 @@ TEST(Config, AResumedRunKeepsItsOptions) {
     EXPECT_THROW(resumed_config(run, {{name, text}}), InvalidArgument) << name;
 }
 
+TEST(Config, ABudgetOfNothingIsRefused) {
+  for (const char* name : {"epochs", "minutes"}) {
+    const std::string message = refusal({{name, "0"}});
+    EXPECT_TRUE(contains(message, "expected exactly one of them above 0")) << name << message;
+  }
+  EXPECT_EQ(make_config({{"epochs", "0"}, {"minutes", "3"}}).recipe.minutes, 3);
+}
+
 TEST(Config, TheTaskDecidesWhichOptionsThereAre) {
   const RunConfig recall = make_config({{"items", "4"}, {"heads", "1"}, {"task", "recall"}});
   EXPECT_EQ(recall.sequences.items, 4);
@@ -105,8 +113,8 @@ TEST(Config, TheTaskDecidesWhichOptionsThereAre) {
   EXPECT_FALSE(document.contains("data"));
   EXPECT_FALSE(document["recipe"].contains("flip"));
   EXPECT_EQ(to_json(config_from_json(document, "test")), document);
-  EXPECT_TRUE(contains(refusal({{"task", "recall"}, {"dims", "8"}}), "unknown option 'dims'"));
-  EXPECT_TRUE(contains(refusal({{"items", "4"}}), "unknown option 'items'"));
+  EXPECT_TRUE(contains(refusal({{"task", "recall"}, {"dims", "8"}}), "only images has it"));
+  EXPECT_TRUE(contains(refusal({{"items", "4"}}), "only recall and copying have it"));
   EXPECT_TRUE(contains(refusal({{"task", "recal"}}), "did you mean 'recall'?"));
   EXPECT_NO_THROW(resumed_config(recall, {{"task", "recall"}, {"threads", "2"}}));
   EXPECT_THROW(resumed_config(recall, {{"task", "copying"}}), InvalidArgument);

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "linescan/base/error.h"
+#include "linescan/models/networks/vmamba.h"
 #include "linescan/train/dataset.h"
 #include "linescan/train/non_finite.h"
 #include "linescan/train/predict.h"
@@ -39,7 +40,7 @@ struct Fixture {
 // Every number once more, from LibTorch's own loss and sorting, in one batch.
 TEST(Evaluate, AgreesWithLibTorch) {
   Fixture f;
-  const auto got = evaluate(f.network, f.data.test, f.assembler, {.batch = 5, .mistakes = 100});
+  const auto got = evaluate(*f.network, f.data.test, f.assembler, {.batch = 5, .mistakes = 100});
   ASSERT_TRUE(got);
   EXPECT_TRUE(f.network->is_training());
 
@@ -81,7 +82,7 @@ TEST(Evaluate, AgreesWithLibTorch) {
 TEST(Evaluate, DocumentsHaveTheirKeys) {
   Fixture f;
   const Evaluation evaluation =
-      *evaluate(f.network, f.data.test, f.assembler, {.batch = 24, .mistakes = 2});
+      *evaluate(*f.network, f.data.test, f.assembler, {.batch = 24, .mistakes = 2});
   ASSERT_EQ(evaluation.mistakes.size(), 2u);
   const nlohmann::json brief = to_json(evaluation);
   EXPECT_EQ(brief.size(), 5u);
@@ -96,7 +97,7 @@ TEST(Evaluate, DocumentsHaveTheirKeys) {
 TEST(Evaluate, StopsWhenAsked) {
   Fixture f;
   int asked = 0;
-  EXPECT_FALSE(evaluate(f.network, f.data.test, f.assembler,
+  EXPECT_FALSE(evaluate(*f.network, f.data.test, f.assembler,
                         {.batch = 4, .stop = [&] { return ++asked == 3; }}));
   EXPECT_EQ(asked, 3);
 }
@@ -104,7 +105,7 @@ TEST(Evaluate, StopsWhenAsked) {
 TEST(Evaluate, RefusesLabelsBeyondTheNetwork) {
   Fixture f("4");
   f.data.test.labels[7] = 4;
-  EXPECT_THROW(evaluate(f.network, f.data.test, f.assembler, {}), InvalidArgument);
+  EXPECT_THROW(evaluate(*f.network, f.data.test, f.assembler, {}), InvalidArgument);
 }
 
 TEST(Evaluate, BadLogitsAreAnError) {
@@ -113,7 +114,7 @@ TEST(Evaluate, BadLogitsAreAnError) {
     const torch::NoGradGuard no_grad;
     f.network->named_parameters()["classifier.head.bias"][2] = NAN;
   }
-  EXPECT_THROW(evaluate(f.network, f.data.test, f.assembler, {}), NotFinite);
+  EXPECT_THROW(evaluate(*f.network, f.data.test, f.assembler, {}), NotFinite);
 }
 
 at::Tensor tiny_input(const Fixture& f) {
@@ -126,14 +127,29 @@ bool contains(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
+std::string cause_of_non_finite(Fixture& f) {
+  return find_non_finite(*f.network, tiny_input(f),
+                         [&](const at::Tensor& x) { return f.network->forward(x); });
+}
+
 TEST(NonFinite, NamesTheBadParameter) {
   Fixture f;
   {
     const torch::NoGradGuard no_grad;
     f.network->named_parameters()["layers.1.blocks.0.mlp.fc1.weight"][0][1] = INFINITY;
   }
-  EXPECT_EQ(find_non_finite(f.network, tiny_input(f)),
+  EXPECT_EQ(cause_of_non_finite(f),
             "parameter layers.1.blocks.0.mlp.fc1.weight has 1 values that are not finite");
+}
+
+TEST(NonFinite, NamesTheSampleWhoseInputIsBad) {
+  Fixture f;
+  at::Tensor x = tiny_input(f).clone();
+  x[x.size(0) - 1][0][3][2] = NAN;
+  const std::string finding = find_non_finite(
+      *f.network, x, [&](const at::Tensor& input) { return f.network->forward(input); });
+  EXPECT_TRUE(contains(finding, "the input of sample " + std::to_string(x.size(0) - 1))) << finding;
+  EXPECT_TRUE(contains(finding, ": 1 NaN, 0 infinite, the others from ")) << finding;
 }
 
 TEST(NonFinite, NamesTheFirstBadActivation) {
@@ -144,8 +160,8 @@ TEST(NonFinite, NamesTheFirstBadActivation) {
     const torch::NoGradGuard no_grad;
     f.network->named_parameters()["layers.1.blocks.0.mlp.fc1.weight"].fill_(3e38);
   }
-  const std::string finding = find_non_finite(f.network, tiny_input(f));
-  EXPECT_TRUE(contains(finding, "the first bad activation is layers.1.blocks.0, ")) << finding;
+  const std::string finding = cause_of_non_finite(f);
+  EXPECT_TRUE(contains(finding, "the first bad activation is layers.1.blocks.0.mlp, ")) << finding;
 }
 
 TEST(NonFinite, NamesTheBadGradientNearestToTheLoss) {
@@ -154,13 +170,13 @@ TEST(NonFinite, NamesTheBadGradientNearestToTheLoss) {
     at::Tensor parameter = f.network->named_parameters()[name];
     parameter.mutable_grad() = torch::full_like(parameter, NAN);
   }
-  EXPECT_EQ(find_non_finite(f.network, tiny_input(f)),
+  EXPECT_EQ(cause_of_non_finite(f),
             "the first bad gradient is that of parameter layers.1.blocks.0.norm.weight");
 }
 
 TEST(NonFinite, SaysSoWhenNothingIsBad) {
   Fixture f;
-  EXPECT_TRUE(contains(find_non_finite(f.network, tiny_input(f)), "no parameter"));
+  EXPECT_TRUE(contains(cause_of_non_finite(f), "no parameter"));
 }
 
 }  // namespace

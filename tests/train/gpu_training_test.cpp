@@ -81,7 +81,7 @@ TEST_F(GpuTraining, ACheckpointIsUsedOnBothDevices) {
   for (const char* device : {"cpu", "cuda"}) {
     const Compute compute = open_compute(device);
     TrainedModel model = load_trained(find_checkpoint(run_folder("run"), "best"), compute.device);
-    top1[i++] = evaluate(model.network, data.test, BatchAssembler(model.normalisation),
+    top1[i++] = evaluate(*model.network, data.test, BatchAssembler(model.normalisation),
                          {.batch = 8, .compute = compute})
                     ->top1;
   }

@@ -44,7 +44,8 @@ SessionResult run_interrupted(const Assignments& options, const fs::path& run,
 }
 
 json without_times(json object) {
-  for (const char* key : {"seconds", "images_per_s", "training_seconds"}) object.erase(key);
+  for (const char* key : {"seconds", "images_per_s", "training_seconds", "memory_bytes"})
+    object.erase(key);
   return object;
 }
 

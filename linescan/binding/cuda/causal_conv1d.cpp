@@ -4,6 +4,7 @@
 #include <c10/cuda/CUDAGuard.h>
 #include <torch/library.h>
 
+#include "linescan/base/activity.h"
 #include "linescan/binding/causal_conv1d_call.h"
 #include "linescan/binding/cuda/gpu_tensors.h"
 #include "linescan/binding/tensors.h"
@@ -18,8 +19,9 @@ constexpr std::string_view kName = "causal_conv1d";
 
 void run_forward(const CausalConv1dProblem& problem, const Tensor& x) {
   check_gpu(problem);
-  forward(problem, linescan::plan(gpu_size_of(problem), Pass::kForward, gpu_of(x)), nullptr,
-          current_stream(x));
+  const CausalConv1dGpuPlan plan = linescan::plan(gpu_size_of(problem), Pass::kForward, gpu_of(x));
+  const OperatorRunning running(plan);
+  forward(problem, plan, nullptr, current_stream(x));
 }
 
 std::tuple<Tensor, Tensor> forward_cuda(const Tensor& x, const Tensor& weight,
@@ -45,6 +47,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> backward_cuda(
   check_gpu(call.problem);
   const CausalConv1dGpuPlan plan =
       linescan::plan(gpu_size_of(call.problem, call.gradients), Pass::kBackward, gpu_of(x));
+  const OperatorRunning running(plan);
   const Tensor workspace = gpu_workspace(x, plan.workspace_bytes);
   backward(call.problem, call.gradients, plan, bytes_of(workspace), current_stream(x));
   return call.results(weight, bias);
@@ -53,10 +56,9 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> backward_cuda(
 Tensor step_cuda(const Tensor& x, const Tensor& weight, const OptionalTensor& bias, Tensor& state,
                  bool silu) {
   const c10::cuda::CUDAGuard guard(x.device());
-  CausalConv1dCall call(one_token(x), weight, bias, state, {}, silu);
+  CausalConv1dCall call = causal_conv1d_step_call(x, weight, bias, state, silu);
   const Tensor out = at::empty_like(x), token = one_token(out);
   call.problem.out = view_of(kName, "out", token);
-  call.problem.final_state = call.problem.initial_state;
   run_forward(call.problem, x);
   return out;
 }

@@ -7,8 +7,9 @@
 #include <c10/cuda/CUDAGuard.h>
 #include <torch/library.h>
 
-#include "linescan/base/error.h"
+#include "linescan/base/activity.h"
 #include "linescan/binding/cuda/gpu_tensors.h"
+#include "linescan/binding/layer_checks.h"
 #include "linescan/binding/tensors.h"
 
 namespace linescan {
@@ -27,37 +28,32 @@ struct Call {
 
   Call(const Tensor& x_in, const Tensor& weight_in, const OptionalTensor& bias_in, bool silu)
       : x(x_in.contiguous()) {
-    if (weight_in.dim() != 4 || weight_in.size(1) != 1)
-      throw_error<InvalidArgument>("{}: weight has {} dimensions, expected [channels, 1, 3, 3]",
-                                   kName, weight_in.dim());
     weight = weight_in.select(1, 0).to(at::kFloat).contiguous();
     if (given(bias_in)) bias = bias_in->to(at::kFloat).contiguous();
-    const auto view = [&](const char* argument, const Tensor& tensor) {
-      if (!tensor.defined()) return TensorView{};
-      expect_device(kName, argument, tensor, x.device());
-      return view_of(kName, argument, tensor);
-    };
-    problem.x = view("x", x);
-    problem.weight = view("weight", weight);
-    problem.bias = view("bias", bias);
+    problem.x = view_of(kName, "x", x);
+    problem.weight = view_of(kName, "weight", weight);
+    problem.bias = view_of(kName, "bias", optional(bias));
     problem.silu = silu;
     check(problem);
   }
 };
 
 Tensor conv_cuda(const Tensor& x, const Tensor& weight, const OptionalTensor& bias, bool silu) {
+  check_depthwise_conv(x, weight, bias);
   const c10::cuda::CUDAGuard guard(x.device());
   Call call(x, weight, bias, silu);
   const Tensor out = at::empty(x.sizes(), x.options());
   call.problem.out = view_of(kName, "out", out);
   const DepthwiseConvGpuPlan plan =
       linescan::plan(size_of(call.problem), Pass::kForward, gpu_of(x));
+  const OperatorRunning running(plan);
   forward(call.problem, plan, nullptr, current_stream(x));
   return out;
 }
 
 Tensors conv_backward_cuda(const Tensor& grad_out, const Tensor& x, const Tensor& weight,
                            const OptionalTensor& bias, bool silu) {
+  check_depthwise_conv_backward(grad_out, x, weight, bias);
   const c10::cuda::CUDAGuard guard(x.device());
   const Call call(x, weight, bias, silu);
   const Tensor upstream = grad_out.to(x.scalar_type()).contiguous();
@@ -74,6 +70,7 @@ Tensors conv_backward_cuda(const Tensor& grad_out, const Tensor& x, const Tensor
   }
   const DepthwiseConvGpuPlan plan =
       linescan::plan(size_of(call.problem, gradients), Pass::kBackward, gpu_of(x));
+  const OperatorRunning running(plan);
   const Tensor workspace = gpu_workspace(x, plan.workspace_bytes);
   backward(call.problem, gradients, plan, bytes_of(workspace), current_stream(x));
   return {gx, gweight.unsqueeze(1).to(weight.scalar_type()),

@@ -3,8 +3,11 @@
 #include "linescan/binding/gpu_runtime.h"
 
 #include <ATen/cuda/CUDAEvent.h>
+#include <ATen/cuda/Sleep.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
+
+#include <limits>
 
 #include "linescan/binding/cuda/graph.h"
 
@@ -25,7 +28,24 @@ class CudaRuntime : public GpuRuntime {
     return allocator::getDeviceStats(device.index()).allocated_bytes[kAll].peak;
   }
   void reset_peak_memory(c10::Device device) override { allocator::resetPeakStats(device.index()); }
+  Memory memory(c10::Device device) override {
+    constexpr auto kAll = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+    const c10::cuda::CUDAGuard guard(device);
+    const auto stats = allocator::getDeviceStats(device.index());
+    std::size_t free = 0, total = 0;
+    C10_CUDA_CHECK(cudaMemGetInfo(&free, &total));
+    return {stats.allocated_bytes[kAll].current, stats.reserved_bytes[kAll].current,
+            static_cast<int64_t>(free), static_cast<int64_t>(total)};
+  }
   void release_unused_memory() override { allocator::emptyCache(); }
+
+  std::function<bool()> queue_is_empty(c10::Device device) override {
+    return [stream = c10::cuda::getCurrentCUDAStream(device.index())] { return stream.query(); };
+  }
+  void start_endless_kernel(c10::Device device) override {
+    const c10::cuda::CUDAGuard guard(device);
+    at::cuda::sleep(std::numeric_limits<int64_t>::max());
+  }
 
   std::unique_ptr<RecordedWork> record(const std::function<void()>& work) override {
     return DeviceGraph::capture(work);

@@ -7,7 +7,9 @@
 #include <c10/cuda/CUDAGuard.h>
 #include <torch/library.h>
 
+#include "linescan/base/activity.h"
 #include "linescan/binding/cuda/gpu_tensors.h"
+#include "linescan/binding/layer_checks.h"
 #include "linescan/binding/tensors.h"
 
 namespace linescan {
@@ -33,19 +35,15 @@ struct Call {
 
   Call(const Tensor& x_in, const OptionalTensor& weight_in, const OptionalTensor& bias_in)
       : x(as_rows(x_in)), weight(parameter(weight_in)), bias(parameter(bias_in)) {
-    const auto view = [&](const char* argument, const Tensor& tensor) {
-      if (!tensor.defined()) return TensorView{};
-      expect_device(kName, argument, tensor, x.device());
-      return view_of(kName, argument, tensor);
-    };
-    problem.x = view("x", x);
-    problem.weight = view("weight", weight);
-    problem.bias = view("bias", bias);
+    problem.x = view_of(kName, "x", x);
+    problem.weight = view_of(kName, "weight", optional(weight));
+    problem.bias = view_of(kName, "bias", optional(bias));
   }
 };
 
 Tensors norm_cuda(const Tensor& x, const OptionalTensor& weight, const OptionalTensor& bias,
                   double epsilon, std::optional<at::ScalarType> out_dtype) {
+  check_layer_norm(x, weight, bias, epsilon, out_dtype);
   const c10::cuda::CUDAGuard guard(x.device());
   Call call(x, weight, bias);
   const Tensor out = at::empty(x.sizes(), x.options().dtype(out_dtype.value_or(x.scalar_type())));
@@ -58,16 +56,21 @@ Tensors norm_cuda(const Tensor& x, const OptionalTensor& weight, const OptionalT
   problem.mean = view_of(kName, "mean", mean.view({-1}));
   problem.rstd = view_of(kName, "rstd", rstd.view({-1}));
   check(problem);
-  forward(problem, plan(size_of(problem), Pass::kForward, gpu_of(x)), nullptr, current_stream(x));
+  const LayerNormGpuPlan how = plan(size_of(problem), Pass::kForward, gpu_of(x));
+  const OperatorRunning running(how);
+  forward(problem, how, nullptr, current_stream(x));
   return {out, mean, rstd};
 }
 
 Tensors norm_backward_cuda(const Tensor& grad_out, const Tensor& x, const Tensor& mean,
                            const Tensor& rstd, const OptionalTensor& weight,
                            const OptionalTensor& skip) {
+  check_layer_norm_backward(grad_out, x, mean, rstd, weight, skip);
   const c10::cuda::CUDAGuard guard(x.device());
   Call call(x, weight, {});
-  const Tensor upstream = as_rows(grad_out);
+  // Results are never float64 here.
+  const Tensor upstream =
+      as_rows(grad_out.scalar_type() == at::kDouble ? grad_out.to(at::kFloat) : grad_out);
   const Tensor mean_rows = mean.contiguous(), rstd_rows = rstd.contiguous();
   const Tensor second = given(skip) ? as_rows(skip->to(x.scalar_type())) : Tensor();
   const Tensor gx = at::empty(x.sizes(), x.options());
@@ -89,6 +92,7 @@ Tensors norm_backward_cuda(const Tensor& grad_out, const Tensor& x, const Tensor
   }
   const LayerNormGpuPlan plan =
       linescan::plan(size_of(problem, gradients), Pass::kBackward, gpu_of(x));
+  const OperatorRunning running(plan);
   const Tensor workspace = gpu_workspace(x, plan.workspace_bytes);
   backward(problem, gradients, plan, bytes_of(workspace), current_stream(x));
   if (!call.weight.defined()) return {gx, at::empty({0}, x.options()), at::empty({0}, x.options())};

@@ -2,6 +2,7 @@
 
 #include <c10/cuda/CUDAGuard.h>
 
+#include "linescan/base/activity.h"
 #include "linescan/binding/cuda/gpu_tensors.h"
 #include "linescan/binding/gpu_scans.h"
 
@@ -14,6 +15,7 @@ void with_plan(const Problem& problem, Pass pass, const at::Tensor& on, const Ru
   check_gpu(problem);
   const c10::cuda::CUDAGuard guard(on.device());
   const auto plan = linescan::plan(size_of(problem), pass, gpu_of(on));
+  const OperatorRunning running(plan);
   const at::Tensor workspace = gpu_workspace(on, plan.workspace_bytes);
   run(plan, bytes_of(workspace), current_stream(on));
 }

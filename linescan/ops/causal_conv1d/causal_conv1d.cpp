@@ -34,31 +34,29 @@ CausalConv1dGpuSize gpu_size_of(const CausalConv1dProblem& p, const CausalConv1d
   return {size_of(p), vectors && p.x.shape[2] % 4 == 0};
 }
 
-void check(const CausalConv1dProblem& p) {
+void check(const CausalConv1dProblem& p, std::string_view op, std::string_view state) {
   const Shape& x = p.x.shape;
   if (x.rank() != 3)
-    throw_error<InvalidArgument>("{}: x has shape {}, expected [batch, length, channels]", kName,
+    throw_error<InvalidArgument>("{}: x has shape {}, expected [batch, length, channels]", op,
                                  to_string(x));
   const Shape& weight = p.weight.shape;
   if (weight.rank() != 2 || weight[0] != x[2] || weight[1] < kMinConvWidth ||
       weight[1] > kMaxConvWidth)
     throw_error<InvalidArgument>(
-        "{}: weight has shape {}, expected [{}, width] with width {} to {}", kName,
-        to_string(weight), x[2], kMinConvWidth, kMaxConvWidth);
+        "{}: weight has shape {}, expected [{}, width] with width {} to {}", op, to_string(weight),
+        x[2], kMinConvWidth, kMaxConvWidth);
   const DType data = p.x.dtype, parameter = accumulator_of(data);
-  expect_dtype(kName, "weight", p.weight, parameter, kParameterType);
+  expect_dtype(op, "weight", p.weight, parameter, kParameterType);
   if (p.bias) {
-    expect_shape(kName, "bias", p.bias, {x[2]}, "[channels]");
-    expect_dtype(kName, "bias", p.bias, parameter, kParameterType);
+    expect_shape(op, "bias", p.bias, {x[2]}, "[channels]");
+    expect_dtype(op, "bias", p.bias, parameter, kParameterType);
   }
   if (p.offsets && x[0] != 1)
-    throw_error<InvalidArgument>("{}: x has batch {}, expected 1 with packed sequences", kName,
-                                 x[0]);
+    throw_error<InvalidArgument>("{}: x has batch {}, expected 1 with packed sequences", op, x[0]);
   if (p.initial_state) {
-    expect_shape(kName, "initial_state", p.initial_state,
-                 {p.offsets ? p.sequences : x[0], x[2], weight[1] - 1},
+    expect_shape(op, state, p.initial_state, {p.offsets ? p.sequences : x[0], x[2], weight[1] - 1},
                  "[sequences, channels, width - 1]");
-    expect_dtype(kName, "initial_state", p.initial_state, data, "the type of x");
+    expect_dtype(op, state, p.initial_state, data, "the type of x");
   }
 }
 

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstddef>
+#include <string_view>
 
 #include "linescan/base/tensor_view.h"
 #include "linescan/ops/causal_conv1d/gpu_plan.h"
@@ -48,8 +49,10 @@ struct CausalConv1dGradients {
 
 CausalConv1dSize size_of(const CausalConv1dProblem& problem);
 
-// Throws InvalidArgument naming the first argument that does not fit.
-void check(const CausalConv1dProblem& problem);
+// Throws InvalidArgument naming the first argument that does not fit. A step has names of its own for
+// the operator and for initial_state.
+void check(const CausalConv1dProblem& problem, std::string_view op = "causal_conv1d",
+           std::string_view state = "initial_state");
 
 // `workspace`: plan.workspace_bytes at a 64-byte boundary. With the plan of the same pass.
 void forward(const CausalConv1dProblem& problem, const CausalConv1dPlan& plan, std::byte* workspace,

@@ -37,7 +37,7 @@ struct Block {
 
 template <typename T>
 HWY_INLINE Block BlockAt(const CausalConv1dSize& size, int64_t number) {
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(hn::ScalableTag<T>()));
+  const int64_t lanes = LanesOf<T>();
   const int64_t first = number * kChannelBlock;
   const int64_t channels = HWY_MIN(kChannelBlock, size.channels - first);
   return {first, channels, round_up(channels, lanes)};
@@ -121,7 +121,7 @@ HWY_NOINLINE void Convolve(const T* HWY_RESTRICT x, const Parameters<T>& paramet
   WithWidth(taps, [&](auto constant) HWY_ATTR {
     constexpr int kWidth = decltype(constant)::value;
     const hn::ScalableTag<T> d;
-    for (int64_t c = 0; c < width; c += static_cast<int64_t>(hn::Lanes(d))) {
+    for (int64_t c = 0; c < width; c += LanesOf<T>()) {
       Vec<T> weight[kWidth];
       for (int tap = 0; tap < kWidth; ++tap)
         weight[tap] = hn::Load(d, parameters.weight + tap * kChannelBlock + c);
@@ -143,7 +143,7 @@ HWY_NOINLINE void ThroughSilu(const T* HWY_RESTRICT x, const Parameters<T>& para
     constexpr int kWidth = decltype(constant)::value;
     const hn::ScalableTag<T> d;
     const auto one = hn::Set(d, T(1));
-    for (int64_t c = 0; c < width; c += static_cast<int64_t>(hn::Lanes(d))) {
+    for (int64_t c = 0; c < width; c += LanesOf<T>()) {
       Vec<T> weight[kWidth];
       for (int tap = 0; tap < kWidth; ++tap)
         weight[tap] = hn::Load(d, parameters.weight + tap * kChannelBlock + c);
@@ -166,7 +166,7 @@ HWY_NOINLINE void Gather(const T* HWY_RESTRICT x, const T* HWY_RESTRICT gradient
   WithWidth(taps, [&](auto constant) HWY_ATTR {
     constexpr int kWidth = decltype(constant)::value;
     const hn::ScalableTag<T> d;
-    for (int64_t c = 0; c < width; c += static_cast<int64_t>(hn::Lanes(d))) {
+    for (int64_t c = 0; c < width; c += LanesOf<T>()) {
       Vec<T> turned[kWidth], sum[kWidth], bias = hn::Zero(d);
       for (int tap = 0; tap < kWidth; ++tap) {
         turned[tap] = hn::Load(d, parameters.weight + (kWidth - 1 - tap) * kChannelBlock + c);
@@ -193,7 +193,7 @@ HWY_NOINLINE void Gather(const T* HWY_RESTRICT x, const T* HWY_RESTRICT gradient
 template <typename T>
 HWY_INLINE void AddRows(const T* HWY_RESTRICT from, int64_t rows, T* HWY_RESTRICT to) {
   const hn::ScalableTag<T> d;
-  for (int64_t i = 0; i < rows * kChannelBlock; i += static_cast<int64_t>(hn::Lanes(d)))
+  for (int64_t i = 0; i < rows * kChannelBlock; i += LanesOf<T>())
     hn::Store(hn::Add(hn::Load(d, to + i), hn::Load(d, from + i)), d, to + i);
 }
 
@@ -326,7 +326,7 @@ void BackwardState(const CausalConv1dProblem& p, const CausalConv1dGradients& g,
       ConvSequences{p.offsets, size.sequences, size.length}.get(task / plan.blocks);
   LoadGradients(p, g, block, parameters, s, s.begin, history, x, gradient);
   for (int64_t place = 0; place < history; ++place)
-    for (int64_t c = 0; c < block.width; c += static_cast<int64_t>(hn::Lanes(d))) {
+    for (int64_t c = 0; c < block.width; c += LanesOf<T>()) {
       auto sum = hn::Zero(d);
       for (int64_t tap = 0; tap <= place; ++tap)
         sum = hn::MulAdd(hn::Load(d, parameters.weight + tap * kChannelBlock + c),
@@ -427,11 +427,9 @@ HWY_EXPORT(Finish);
 template <class Run>
 void in_slots(const CausalConv1dPlan& plan, std::byte* workspace, int64_t count,
               const ParallelFor& parallel_for, const Run& run) {
-  parallel_for(plan.slots, [&](int64_t first, int64_t last) {
-    for (int64_t slot = first; slot < last; ++slot) {
-      const Range tasks = part_of(count, plan.slots, slot);
-      run(workspace + slot * plan.scratch_bytes, tasks.begin, tasks.end);
-    }
+  parallel_each(parallel_for, plan.slots, [&](int64_t slot) {
+    const Range tasks = part_of(count, plan.slots, slot);
+    run(workspace + slot * plan.scratch_bytes, tasks.begin, tasks.end);
   });
 }
 

@@ -54,13 +54,16 @@ CausalConv1dGpuPlan plan(const CausalConv1dGpuSize& of, Pass pass, const Gpu& gp
 }
 
 std::string to_string(const CausalConv1dGpuPlan& plan) {
-  std::string text = fmt::format(
-      "causal_conv1d {}: {} channels and {} tokens a thread, {} blocks of {} packs x {} runs",
-      name_of(plan.pass), plan.vector, plan.run, plan.grid(), plan.packs_a_block,
-      plan.runs_a_block);
-  if (plan.pass == Pass::kBackward)
-    text += fmt::format(", workspace {} bytes", plan.workspace_bytes);
-  return text + fmt::format(", moves {} bytes, {} exponentials", plan.bytes, plan.exponentials);
+  return fmt::format(
+      "causal_conv1d {} on a GPU\n"
+      "  thread          {} channels, runs of {} tokens\n"
+      "  grid            {} blocks of {} threads: {} packs of channels x {} runs\n"
+      "  shared memory   {} bytes a block\n"
+      "  workspace       {} bytes\n"
+      "  bytes           {}\n"
+      "  exponentials    {}",
+      name_of(plan.pass), plan.vector, plan.run, plan.grid(), plan.block, plan.packs_a_block,
+      plan.runs_a_block, plan.shared_bytes, plan.workspace_bytes, plan.bytes, plan.exponentials);
 }
 
 }  // namespace linescan

@@ -20,6 +20,8 @@ struct CausalConv1dGpuSize {
 // A thread owns a few neighbouring channels and walks along runs of tokens. A block is a number of
 // channel packs times a number of runs.
 struct CausalConv1dGpuPlan {
+  static constexpr const char* kOperator = "causal_conv1d";
+
   Pass pass = Pass::kForward;
   int64_t vector = 0;  // channels of a thread: 4, or 1 where layout or addresses do not allow it
   int64_t run = 0;     // tokens that a thread walks along

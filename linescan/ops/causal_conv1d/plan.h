@@ -20,6 +20,8 @@ struct CausalConv1dSize {
 };
 
 struct CausalConv1dPlan {
+  static constexpr const char* kOperator = "causal_conv1d";
+
   Pass pass = Pass::kForward;
   int64_t channel_block = 0;  // channels that one task convolves side by side, in vector lanes
   int64_t time_tile = 0;      // tokens held in the cache at once

@@ -74,13 +74,20 @@ DepthwiseConvGpuPlan plan(const DepthwiseConvSize& size, Pass pass, const Gpu& g
 std::string to_string(const DepthwiseConvGpuPlan& plan) {
   const ConvStrips& c = plan.convolution;
   std::string text = fmt::format(
-      "depthwise_conv {}: {} channels and {} x {} pixels a thread, {} blocks of {} packs x {} "
-      "strips",
-      name_of(plan.pass), c.vector, c.rows, c.segment, c.grid(), c.packs_a_block, c.strips_a_block);
+      "depthwise_conv {} on a GPU\n"
+      "  thread          {} channels, strips of {} x {} pixels\n"
+      "  grid            {} blocks of {} threads: {} packs of channels x {} strips\n"
+      "  shared memory   {} bytes a block\n",
+      name_of(plan.pass), c.vector, c.rows, c.segment, c.grid(), c.block, c.packs_a_block,
+      c.strips_a_block, c.shared_bytes);
   if (plan.pass == Pass::kBackward)
-    text += fmt::format(", sums by {} blocks, workspace {} bytes", plan.sums.grid(),
-                        plan.workspace_bytes);
-  return text + fmt::format(", moves {} bytes, {} exponentials", plan.bytes, plan.exponentials);
+    text += fmt::format("  sums            {} blocks of {} threads, {} bytes of shared memory\n",
+                        plan.sums.grid(), plan.sums.block, plan.sums.shared_bytes);
+  return text + fmt::format(
+                    "  workspace       {} bytes\n"
+                    "  bytes           {}\n"
+                    "  exponentials    {}",
+                    plan.workspace_bytes, plan.bytes, plan.exponentials);
 }
 
 }  // namespace linescan

@@ -38,6 +38,8 @@ struct ConvStrips {
 };
 
 struct DepthwiseConvGpuPlan {
+  static constexpr const char* kOperator = "depthwise_conv";
+
   Pass pass = Pass::kForward;
   ConvStrips convolution;        // forward; backward: the gradient of x
   ConvStrips sums;               // backward: gradients of the activation, the weight and the bias

@@ -70,10 +70,18 @@ LayerNormGpuPlan plan(const LayerNormSize& size, Pass pass, const Gpu& gpu) {
 
 std::string to_string(const LayerNormGpuPlan& plan) {
   return fmt::format(
-      "layer_norm {}: {} lanes a row, {} vectors a lane, {} blocks of {} threads, {} rows a block, "
-      "shared {} bytes, workspace {} bytes, moves {} bytes",
-      name_of(plan.pass), plan.lanes, plan.vectors, plan.grid, plan.block, plan.rows_a_block,
-      plan.shared_bytes, plan.workspace_bytes, plan.bytes);
+      "layer_norm {} on a GPU\n"
+      "  row             {} lanes, {}\n"
+      "  grid            {} blocks of {} threads: {} rows at once\n"
+      "  shared memory   {} bytes a block\n"
+      "  workspace       {} bytes\n"
+      "  bytes           {}",
+      name_of(plan.pass), plan.lanes,
+      plan.vectors > 0
+          ? fmt::format("{} vectors of {} numbers each in registers", plan.vectors, kNormVector)
+          : "read again where it is needed",
+      plan.grid, plan.block, plan.rows_a_block, plan.shared_bytes, plan.workspace_bytes,
+      plan.bytes);
 }
 
 }  // namespace linescan

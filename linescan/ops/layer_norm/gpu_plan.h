@@ -25,6 +25,8 @@ struct LayerNormSize {
 inline constexpr int kNormVector = 8;
 
 struct LayerNormGpuPlan {
+  static constexpr const char* kOperator = "layer_norm";
+
   Pass pass = Pass::kForward;
   int64_t lanes = 0;  // neighbouring threads that share a row
   // Vectors of a row that a thread keeps in registers; 0: the row is read again where it is needed,

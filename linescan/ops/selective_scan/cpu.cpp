@@ -37,7 +37,7 @@ struct Block {
 
 template <typename T>
 HWY_INLINE Block BlockAt(const SelectiveScanSize& size, int64_t b, int64_t group, int64_t block) {
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(hn::ScalableTag<T>()));
+  const int64_t lanes = LanesOf<T>();
   const int64_t group_channels = size.channels / size.groups;
   const int64_t first = block * kChannelBlock;
   const int64_t channels = HWY_MIN(kChannelBlock, group_channels - first);
@@ -117,7 +117,7 @@ struct Inputs {
     load(p.u, u);
     if (p.z) load(p.z, z);
     const hn::ScalableTag<T> d;
-    const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+    const int64_t lanes = LanesOf<T>();
     if (p.delta_bias || p.delta_softplus) {
       for (int64_t t = 0; t < steps; ++t)
         for (int64_t c = 0; c < block.width; c += lanes) {
@@ -145,7 +145,7 @@ struct Inputs {
     const Shape& s = tensor.strides;
     // As [states, steps]: a tile whose "channels" are the steps, so that length-contiguous factors
     // load in whole vectors.
-    const int64_t lanes = static_cast<int64_t>(hn::Lanes(hn::ScalableTag<T>()));
+    const int64_t lanes = LanesOf<T>();
     const Window window =
         WindowAt(tensor, block.b * s[0] + block.group * s[1] + first * s[3], s[2], s[3]);
     LoadTile(window, size.states, steps, HWY_MIN(round_up(steps, lanes), time_tile), to, time_tile);
@@ -174,7 +174,7 @@ void ForwardTask(const SelectiveScanProblem& p, const SelectiveScanSize& size,
   LoadInitialState(p, in, h);
 
   const hn::ScalableTag<T> d;
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  const int64_t lanes = LanesOf<T>();
   for (int64_t first = 0; first < size.length; first += plan.time_tile) {
     const int64_t steps = HWY_MIN(plan.time_tile, size.length - first);
     const ScanTile<T> tile = in.LoadSteps(first, steps);
@@ -220,7 +220,7 @@ void BackwardTask(const SelectiveScanProblem& p, const SelectiveScanGradients& g
                   const SelectiveScanSize& size, const SelectiveScanPlan& plan,
                   const PartialSums<T>& partial, std::byte* scratch, int64_t task) {
   const hn::ScalableTag<T> d;
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  const int64_t lanes = LanesOf<T>();
   Arena arena(scratch, plan.scratch_bytes);
   Inputs<T> in(p, size, plan, arena);
   const int64_t tile_size = plan.time_tile * kChannelBlock, per_state = size.states * kChannelBlock;
@@ -441,9 +441,8 @@ void forward(const SelectiveScanProblem& p, const SelectiveScanPlan& plan, std::
   ensure_simd_target();
   const SelectiveScanSize size = size_of(p);
   if (plan.tasks == 0) return;
-  parallel_for(plan.slots, [&](int64_t begin, int64_t end) {
-    for (int64_t slot = begin; slot < end; ++slot)
-      HWY_DYNAMIC_DISPATCH(Forward)(p, size, plan, workspace, slot);
+  parallel_each(parallel_for, plan.slots, [&](int64_t slot) {
+    HWY_DYNAMIC_DISPATCH(Forward)(p, size, plan, workspace, slot);
   });
 }
 
@@ -452,9 +451,8 @@ void backward(const SelectiveScanProblem& p, const SelectiveScanGradients& g,
               const ParallelFor& parallel_for) {
   ensure_simd_target();
   const SelectiveScanSize size = size_of(p);
-  parallel_for(plan.slots, [&](int64_t begin, int64_t end) {
-    for (int64_t slot = begin; slot < end; ++slot)
-      HWY_DYNAMIC_DISPATCH(Backward)(p, g, size, plan, workspace, slot);
+  parallel_each(parallel_for, plan.slots, [&](int64_t slot) {
+    HWY_DYNAMIC_DISPATCH(Backward)(p, g, size, plan, workspace, slot);
   });
   // The last index stands for the parameters.
   parallel_for(size.batch * size.groups + 1, [&](int64_t begin, int64_t end) {

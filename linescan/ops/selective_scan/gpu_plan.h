@@ -31,6 +31,8 @@ inline constexpr int kManyBatchFloats = 16 * kGpuItems;
 // the team; each of them meets every shares-th state. The rows of a block share batch and group,
 // hence B and C, which are brought to shared memory for state_tile states at a time.
 struct SelectiveScanGpuPlan {
+  static constexpr const char* kOperator = "selective_scan";
+
   Pass pass = Pass::kForward;
   bool one_state = false;    // the variant for one state
   bool many_states = false;  // backward: a block has a warp's rows and divides their states

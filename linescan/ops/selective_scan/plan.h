@@ -22,6 +22,8 @@ struct SelectiveScanSize {
 };
 
 struct SelectiveScanPlan {
+  static constexpr const char* kOperator = "selective_scan";
+
   Pass pass = Pass::kForward;
   int64_t channel_block = 0;  // channels that one task scans side by side, in vector lanes
   int64_t time_tile = 0;      // steps held in the cache at once

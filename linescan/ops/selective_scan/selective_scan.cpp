@@ -9,22 +9,22 @@ namespace {
 
 constexpr std::string_view kName = "selective_scan";
 
-void check_factor(std::string_view argument, const TensorView& factor, const Shape& u,
-                  int64_t states) {
+void check_factor(std::string_view op, std::string_view argument, const TensorView& factor,
+                  const Shape& u, int64_t states) {
   if (factor.shape.rank() == 2) {
-    expect_shape(kName, argument, factor, {u[1], states}, "[channels, states]");
+    expect_shape(op, argument, factor, {u[1], states}, "[channels, states]");
     return;
   }
   if (factor.shape.rank() != 4)
     throw_error<InvalidArgument>(
         "{}: {} has shape {}, expected [batch, groups, states, length], [batch, states, length] or "
         "[channels, states]",
-        kName, argument, to_string(factor.shape));
+        op, argument, to_string(factor.shape));
   const int64_t groups = factor.shape[1];
-  expect_shape(kName, argument, factor, {u[0], groups, states, u[2]},
+  expect_shape(op, argument, factor, {u[0], groups, states, u[2]},
                "[batch, groups, states, length]");
   if (groups < 1 || u[1] % groups != 0)
-    throw_error<InvalidArgument>("{}: {} has {} groups, which do not divide {} channels", kName,
+    throw_error<InvalidArgument>("{}: {} has {} groups, which do not divide {} channels", op,
                                  argument, groups, u[1]);
 }
 
@@ -48,41 +48,40 @@ SelectiveScanSize size_of(const SelectiveScanProblem& p) {
   return size;
 }
 
-void check(const SelectiveScanProblem& p) {
+void check(const SelectiveScanProblem& p, std::string_view op, std::string_view state) {
   const Shape& u = p.u.shape;
   if (u.rank() != 3)
-    throw_error<InvalidArgument>("{}: u has shape {}, expected [batch, channels, length]", kName,
+    throw_error<InvalidArgument>("{}: u has shape {}, expected [batch, channels, length]", op,
                                  to_string(u));
   if (p.A.shape.rank() != 2 || p.A.shape[0] != u[1] || p.A.shape[1] < 1)
-    throw_error<InvalidArgument>("{}: A has shape {}, expected [{}, states] with states >= 1",
-                                 kName, to_string(p.A.shape), u[1]);
+    throw_error<InvalidArgument>("{}: A has shape {}, expected [{}, states] with states >= 1", op,
+                                 to_string(p.A.shape), u[1]);
   const int64_t states = p.A.shape[1];
   const DType data = p.u.dtype, parameter = accumulator_of(data);
 
-  expect_shape(kName, "delta", p.delta, u, "[batch, channels, length]");
-  expect_dtype(kName, "delta", p.delta, data, "the type of u");
-  check_factor("B", p.B, u, states);
-  check_factor("C", p.C, u, states);
+  expect_shape(op, "delta", p.delta, u, "[batch, channels, length]");
+  expect_dtype(op, "delta", p.delta, data, "the type of u");
+  check_factor(op, "B", p.B, u, states);
+  check_factor(op, "C", p.C, u, states);
   if (p.B.shape.rank() == 4 && p.C.shape.rank() == 4 && p.B.shape[1] != p.C.shape[1])
-    throw_error<InvalidArgument>("{}: C has {} groups, expected {} as B", kName, p.C.shape[1],
+    throw_error<InvalidArgument>("{}: C has {} groups, expected {} as B", op, p.C.shape[1],
                                  p.B.shape[1]);
-  expect_dtype(kName, "B", p.B, data, "the type of u");
-  expect_dtype(kName, "C", p.C, data, "the type of u");
-  expect_dtype(kName, "A", p.A, parameter, kParameterType);
+  expect_dtype(op, "B", p.B, data, "the type of u");
+  expect_dtype(op, "C", p.C, data, "the type of u");
+  expect_dtype(op, "A", p.A, parameter, kParameterType);
   for (const auto& [name, tensor] :
        {std::pair{"D", &p.D}, std::pair{"delta_bias", &p.delta_bias}}) {
     if (!*tensor) continue;
-    expect_shape(kName, name, *tensor, {u[1]}, "[channels]");
-    expect_dtype(kName, name, *tensor, parameter, kParameterType);
+    expect_shape(op, name, *tensor, {u[1]}, "[channels]");
+    expect_dtype(op, name, *tensor, parameter, kParameterType);
   }
   if (p.z) {
-    expect_shape(kName, "z", p.z, u, "[batch, channels, length]");
-    expect_dtype(kName, "z", p.z, data, "the type of u");
+    expect_shape(op, "z", p.z, u, "[batch, channels, length]");
+    expect_dtype(op, "z", p.z, data, "the type of u");
   }
   if (p.initial_state) {
-    expect_shape(kName, "initial_state", p.initial_state, {u[0], u[1], states},
-                 "[batch, channels, states]");
-    expect_dtype(kName, "initial_state", p.initial_state, parameter, kParameterType);
+    expect_shape(op, state, p.initial_state, {u[0], u[1], states}, "[batch, channels, states]");
+    expect_dtype(op, state, p.initial_state, parameter, kParameterType);
   }
 }
 

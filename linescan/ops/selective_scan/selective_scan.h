@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstddef>
+#include <string_view>
 
 #include "linescan/base/tensor_view.h"
 #include "linescan/ops/gpu_stream.h"
@@ -46,8 +47,10 @@ struct SelectiveScanGradients {
 
 SelectiveScanSize size_of(const SelectiveScanProblem& problem);
 
-// Throws InvalidArgument naming the first argument that does not fit.
-void check(const SelectiveScanProblem& problem);
+// Throws InvalidArgument naming the first argument that does not fit. A step has names of its own for
+// the operator and for initial_state.
+void check(const SelectiveScanProblem& problem, std::string_view op = "selective_scan",
+           std::string_view state = "initial_state");
 
 // `workspace`: plan.workspace_bytes at a 64-byte boundary. With the plan of the same pass.
 void forward(const SelectiveScanProblem& problem, const SelectiveScanPlan& plan,

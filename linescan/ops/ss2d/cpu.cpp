@@ -37,7 +37,7 @@ struct ChannelBlock {
 
 template <typename T>
 HWY_INLINE ChannelBlock BlockAt(const Ss2dSize& size, int64_t block) {
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(hn::ScalableTag<T>()));
+  const int64_t lanes = LanesOf<T>();
   const int64_t first = block * kChannelBlock;
   const int64_t channels = HWY_MIN(kChannelBlock, size.channels - first);
   return {first, channels, round_up(channels, lanes)};
@@ -84,7 +84,7 @@ template <typename T>
 HWY_INLINE void AddPieces(const T* HWY_RESTRICT tile, const Route& route, int64_t sequence,
                           int64_t first, int64_t steps, int64_t width, T* HWY_RESTRICT plane) {
   const hn::ScalableTag<T> d;
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  const int64_t lanes = LanesOf<T>();
   route.for_pieces(sequence, first, steps,
                    [&](int64_t pixel, int64_t step, int64_t count, int64_t offset) HWY_ATTR {
                      for (int64_t i = 0; i < count; ++i) {
@@ -136,7 +136,7 @@ struct Inputs {
     load(p.dt_bias, 1, dt_bias);
     const hn::ScalableTag<T> d;
     for (int64_t n = 0; n < size.states; ++n)
-      for (int64_t c = 0; c < block.width; c += static_cast<int64_t>(hn::Lanes(d))) {
+      for (int64_t c = 0; c < block.width; c += LanesOf<T>()) {
         T* at = A + n * kChannelBlock + c;
         hn::Store(hn::Neg(Exponential(d, hn::Load(d, at))), d, at);
       }
@@ -172,7 +172,7 @@ struct Inputs {
   // dt = softplus(dt_weight dts + bias), four steps at a time so that a weight is loaded once.
   HWY_NOINLINE void FormDelta(int64_t steps, T* HWY_RESTRICT slope) {
     const hn::ScalableTag<T> d;
-    const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+    const int64_t lanes = LanesOf<T>();
     const auto finish = [&](auto sum, int64_t t, int64_t c) HWY_ATTR {
       hn::Store(Softplus(d, sum), d, dt + t * kChannelBlock + c);
       if (slope) hn::Store(SoftplusSlope(d, sum), d, slope + t * kChannelBlock + c);
@@ -261,7 +261,7 @@ template <typename T>
 HWY_NOINLINE void FinishDelta(const Inputs<T>& in, int64_t steps, const T* HWY_RESTRICT gdelta,
                               T* HWY_RESTRICT grecords, T* HWY_RESTRICT sum_weight) {
   const hn::ScalableTag<T> d;
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d)), stride = in.record_stride;
+  const int64_t lanes = LanesOf<T>(), stride = in.record_stride;
   const int64_t rank = in.size.rank, width = in.block.width;
   for (int64_t r = 0; r < rank; ++r)
     for (int64_t c = 0; c < width; c += lanes) {
@@ -483,9 +483,8 @@ void forward(const Ss2dProblem& p, const Ss2dPlan& plan, std::byte* workspace,
   ensure_simd_target();
   const Ss2dSize size = size_of(p);
   if (plan.tasks == 0) return;
-  parallel_for(plan.slots, [&](int64_t begin, int64_t end) {
-    for (int64_t slot = begin; slot < end; ++slot)
-      HWY_DYNAMIC_DISPATCH(Forward)(p, size, plan, workspace, slot);
+  parallel_each(parallel_for, plan.slots, [&](int64_t slot) {
+    HWY_DYNAMIC_DISPATCH(Forward)(p, size, plan, workspace, slot);
   });
 }
 
@@ -493,9 +492,8 @@ void backward(const Ss2dProblem& p, const Ss2dGradients& g, const Ss2dPlan& plan
               std::byte* workspace, const ParallelFor& parallel_for) {
   ensure_simd_target();
   const Ss2dSize size = size_of(p);
-  parallel_for(plan.slots, [&](int64_t begin, int64_t end) {
-    for (int64_t slot = begin; slot < end; ++slot)
-      HWY_DYNAMIC_DISPATCH(Backward)(p, g, size, plan, workspace, slot);
+  parallel_each(parallel_for, plan.slots, [&](int64_t slot) {
+    HWY_DYNAMIC_DISPATCH(Backward)(p, g, size, plan, workspace, slot);
   });
   // The last index stands for the parameters.
   parallel_for(size.batch + 1, [&](int64_t begin, int64_t end) {

@@ -29,6 +29,8 @@ inline constexpr int kGpuMaxRoutes = 1024;  // their codes travel as kernel argu
 inline constexpr int kGpuPieceFloats = 3;
 
 struct Ss2dGpuPlan {
+  static constexpr const char* kOperator = "ss2d";
+
   Pass pass = Pass::kForward;
   int64_t tile_height = 0, tile_width = 0;  // of the plane, what one block sums in shared memory
   int64_t tile_rows = 0, tile_columns = 0;  // tiles of a plane; 1 x 1: no states cross tiles

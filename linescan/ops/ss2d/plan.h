@@ -23,6 +23,8 @@ struct Ss2dSize {
 };
 
 struct Ss2dPlan {
+  static constexpr const char* kOperator = "ss2d";
+
   Pass pass = Pass::kForward;
   int64_t channel_block = 0;  // channels that one task scans side by side, in vector lanes
   int64_t time_tile = 0;      // steps held in the cache at once

@@ -1,0 +1,111 @@
+// linescan doctor: what stands in the way of a training run, as a checklist; and planted faults, to see
+// what the list looks like then.
+
+#include "linescan/train/doctor/doctor.h"
+
+#include <fmt/format.h>
+
+#include <cstdlib>
+#include <iostream>
+#include <memory>
+
+#include "linescan/cli/command.h"
+#include "linescan/cli/training_options.h"
+#include "linescan/files/toml.h"
+#include "linescan/train/checkpoint_folder.h"
+#include "linescan/train/doctor/checks.h"
+#include "linescan/train/doctor/plant.h"
+
+namespace linescan::cli {
+namespace {
+
+struct DoctorOptions {
+  TrainingOptions training;
+  std::vector<std::string> only;
+  std::string plant, run;
+  Examination examination;
+  bool json = false;
+};
+
+void print(const Checkup& checkup, bool json) {
+  if (json)
+    print_json(to_json(checkup));
+  else
+    std::cout << to_text(checkup);
+  std::cout << std::flush;
+}
+
+// Those of the run, if there is one, and what is said over them.
+Assignments collect(const DoctorOptions& options) {
+  Assignments all;
+  if (!options.run.empty())
+    all = read_toml_options(std::filesystem::path(options.run) / "config.toml");
+  const Assignments more = options.training.collect();
+  all.insert(all.end(), more.begin(), more.end());
+  return all;
+}
+
+Checkup examine_or_plant(const DoctorOptions& options, const DoctorSettings& settings) {
+  if (options.plant.empty()) return examine(collect(options), settings);
+  return run_plant(options.plant,
+                   {.doctor = settings, .exit_code = exit_code_of, .hang_code = kHung});
+}
+
+void run_doctor(const DoctorOptions& options) {
+  const int64_t steps = options.examination.steps;
+  if (steps < 1 || steps > 1000)
+    throw_error<InvalidArgument>("doctor: steps is {}, expected 1 to 1000", steps);
+  DoctorSettings settings{.examination = options.examination, .only = options.only};
+  if (!options.run.empty()) settings.examination.checkpoint = find_checkpoint(options.run, "last");
+  settings.found = [](const Finding& finding) {
+    std::cerr << fmt::format("{}: {}\n", finding.check, name_of(finding.grade)) << std::flush;
+  };
+  settings.hang = [&](const Checkup& checkup) {  // the thread that hangs cannot be ended otherwise
+    print(checkup, options.json);
+    std::_Exit(kHung);
+  };
+  const Checkup checkup = examine_or_plant(options, settings);
+  print(checkup, options.json);
+  if (checkup.failed()) throw FoundBad();
+}
+
+std::string describe_names() {
+  std::string text = "Checks:\n";
+  for (const Check& check : checks())
+    text += fmt::format("  {:<20}{}\n", check.name, check.question);
+  text += "\nFaults for --plant:\n";
+  for (const Fault& fault : faults()) text += fmt::format("  {:<20}{}\n", fault.name, fault.what);
+  return text +
+         "\nNetworks, and what --set and --config can change: linescan train --help\n"
+         "\nExit codes: 0 nothing failed, 1 a check failed, 2 bad options, 4 a hang\n\n";
+}
+
+}  // namespace
+
+void add_doctor(CLI::App& command) {
+  const auto options = std::make_shared<DoctorOptions>();
+  add_training_options(command, options->training);
+  command.add_option("--only", options->only, "these checks (below) only")
+      ->type_name("CHECK")
+      ->delimiter(',');
+  add_number(command, "--steps", options->examination.steps, "steps of every trial (default 6)");
+  command
+      .add_option("--folder", options->examination.folder,
+                  "where checkpoints would go (default: here)")
+      ->type_name("");
+  command.add_option("--run", options->run, "folder of a run: its options and its last weights")
+      ->type_name("");
+  command
+      .add_option("--plant", options->plant,
+                  "show what a fault (below) does to a small run, and what is found")
+      ->type_name("FAULT");
+  command.add_flag("--json", options->json, "one JSON document on standard output");
+  command.footer(describe_names());
+  add_example(command,
+              "linescan doctor --data fashion-mnist --lr 0.01\n"
+              "  linescan doctor --run runs/first --only gradients,memory\n"
+              "  linescan doctor --plant nan-input");
+  command.callback([options] { run_doctor(*options); });
+}
+
+}  // namespace linescan::cli

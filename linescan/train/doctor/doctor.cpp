@@ -1,0 +1,147 @@
+#include "linescan/train/doctor/doctor.h"
+
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <mutex>
+#include <nlohmann/json.hpp>
+
+#include "linescan/base/activity.h"
+#include "linescan/base/error.h"
+#include "linescan/base/nearest.h"
+#include "linescan/models/module_watch.h"
+#include "linescan/train/doctor/checks.h"
+#include "linescan/train/machine.h"
+#include "linescan/train/watchdog.h"
+
+namespace linescan {
+namespace {
+
+// What has been found so far, which the watchdog's thread may have to tell.
+class Notes {
+ public:
+  explicit Notes(const DoctorSettings& settings) : settings_(settings) {}
+
+  void add(const Finding& finding) {
+    {
+      const std::lock_guard lock(mutex_);
+      checkup_.findings.push_back(finding);
+    }
+    if (settings_.found) settings_.found(finding);
+  }
+  void begin(const std::string& check) {
+    const std::lock_guard lock(mutex_);
+    running_ = check;
+  }
+  // The findings and, for the check that runs, that it stands still.
+  Checkup with_hang(const Hang& hang) const {
+    const std::lock_guard lock(mutex_);
+    Checkup checkup = checkup_;
+    const Activity now = activity();
+    const std::string where =
+        now.module.empty() ? "outside of the forward pass" : "in " + now.module;
+    checkup.findings.push_back(
+        {running_, Grade::kFail,
+         fmt::format("stands still {}: {:.1f} s without a module's end, the limit is {:.1f} s{}",
+                     where, hang.seconds, hang.limit, now.op_running ? "; operator " + now.op : ""),
+         "Look at that module: a lock, a wait for another process, a kernel that does not end. "
+         "'linescan train' writes the stacks of all threads down when it hangs."});
+    return checkup;
+  }
+  Checkup checkup() const {
+    const std::lock_guard lock(mutex_);
+    return checkup_;
+  }
+
+ private:
+  const DoctorSettings& settings_;
+  mutable std::mutex mutex_;
+  Checkup checkup_;
+  std::string running_;
+};
+
+std::string first_line(const std::exception& error) {
+  const auto* torch = dynamic_cast<const c10::Error*>(&error);
+  const std::string text = torch != nullptr ? torch->what_without_backtrace() : error.what();
+  return text.substr(0, text.find('\n'));
+}
+
+Finding finding_of(const char* check, const std::exception& error) {
+  const std::string module(failed_module());
+  const std::string where = module.empty() ? "" : module + ": ";
+  if (is_out_of_memory(error))
+    return {check, Grade::kFail, where + "needs more memory than there is: " + first_line(error),
+            "A smaller --batch, --precision bf16, or --set use_checkpoint=true."};
+  return {check, Grade::kFail, where + first_line(error),
+          "A step cannot be computed; 'bisection' says from which module on."};
+}
+
+void run_check(const Check& check, const Patient& patient, Notes& notes) {
+  notes.begin(check.name);
+  try {
+    notes.add(check.run(patient));
+  } catch (const std::exception& error) {
+    notes.add(finding_of(check.name, error));
+  }
+}
+
+WatchdogSettings watchdog_of(const Recipe& recipe) {
+  const auto settings = parse_watchdog(recipe.watchdog);
+  return {.seconds = settings && settings->seconds > 0 ? settings->seconds : kPatientSeconds};
+}
+
+std::vector<Check> chosen(const DoctorSettings& settings) {
+  std::vector<std::string> names;
+  for (const Check& check : checks()) names.emplace_back(check.name);
+  for (const std::string& name : settings.only)
+    if (std::find(names.begin(), names.end(), name) == names.end())
+      throw InvalidArgument(unknown_name("check", name, names));
+  std::vector<Check> result;
+  for (const Check& check : checks())
+    if (settings.only.empty() ||
+        std::find(settings.only.begin(), settings.only.end(), check.name) != settings.only.end())
+      result.push_back(check);
+  return result;
+}
+
+}  // namespace
+
+Checkup examine(const RunConfig& config, const Task& task, const DoctorSettings& settings) {
+  const std::vector<Check> wanted = chosen(settings);
+  Notes notes(settings);
+  Watchdog dog(watchdog_of(config.recipe), [&](const Hang& hang) {
+    if (settings.hang) settings.hang(notes.with_hang(hang));
+  });
+  int64_t beats = 0;
+  const ModuleWatch beat(seen_by([&](const std::string&, const at::Tensor&) {
+    dog.begin("module", ++beats, Watchdog::Work::kOther);
+  }));
+  const Patient patient(config, task, settings.examination);
+  for (const Check& check : wanted) {
+    dog.begin("module", ++beats, Watchdog::Work::kOther);
+    run_check(check, patient, notes);
+  }
+  dog.end();
+  return notes.checkup();
+}
+
+Checkup examine(const Assignments& options, const DoctorSettings& settings) {
+  RunConfig config = make_config(options);
+  chosen(settings);
+  std::unique_ptr<Task> task;
+  try {
+    task = make_task(&config, &options);
+  } catch (const InvalidArgument& error) {
+    const Finding finding = {
+        "data", Grade::kFail, error.what(),
+        "Mend or fetch the files, or name others with --data; the other checks "
+        "need them."};
+    if (settings.found) settings.found(finding);
+    return {{finding}};
+  }
+  set_threads(config.recipe);
+  return examine(config, *task, settings);
+}
+
+}  // namespace linescan

@@ -125,6 +125,14 @@ struct GradientPlace {
       if (n <= tile) visit(unit, n);
     }
   }
+  // The same without a branch, which products would turn into selections of every sum: what lies above the
+  // diagonal is computed for nothing.
+  template <class Visit>
+  __device__ __forceinline__ void for_products(const Visit& visit) const {
+#pragma unroll
+    for (int unit = 0; unit < kUnits; ++unit)
+      visit(unit, min(unit * Tiles::kKeyWarps + key_warp, kTokenTiles - 1));
+  }
   // result[i, j] = function(value, i, j, whether they are of one block of 16) for the units' numbers.
   template <class Function>
   __device__ __forceinline__ Sums<2 * kUnits> weighted(const Sums<2 * kUnits>& sums,
@@ -346,7 +354,7 @@ __global__ void __launch_bounds__(GradientTiles<T, kKeys>::kThreads, kKeys == 32
       FragmentA<T> from_q, from_k;
       load_a(from_q, tiles.q + place.token * kStride + k, kStride);
       load_a(from_k, tiles.k + place.token * kStride + k, kStride);
-      place.for_units([&](int unit, int n) {
+      place.for_products([&](int unit, int n) {
         FragmentB<T> b[2];
         load_b_rows(b, tiles.k + 16 * n * kStride + k, kStride);
         multiply_add(qk, unit, from_q, b);
@@ -400,7 +408,7 @@ __global__ void __launch_bounds__(GradientTiles<T, kKeys>::kThreads, kKeys == 32
             load_b_columns(b, stage.S + k * kStride + place.key + 16 * n, kStride);
             multiply_add(sums, n, go, b);
           }
-          place.for_units([&](int unit, int n) {
+          place.for_products([&](int unit, int n) {
             FragmentB<T> b[2];
             load_b_rows(b, stage.slices[0] + 16 * n * kSliceStride + k, kSliceStride);
             multiply_add(pairs, unit, go, b);
@@ -447,7 +455,7 @@ __global__ void __launch_bounds__(GradientTiles<T, kKeys>::kThreads, kKeys == 32
             load_b_columns(b, stage.S + k * kStride + place.key + 16 * n, kStride);
             multiply_add(reads, n, from_gx, b);
           }
-          place.for_units([&](int unit, int n) {
+          place.for_products([&](int unit, int n) {
             FragmentB<T> b[2];
             load_b_rows(b, stage.slices[0] + 16 * n * kSliceStride + k, kSliceStride);
             multiply_add(pairs, unit, from_gx, b);

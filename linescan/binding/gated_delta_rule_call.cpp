@@ -136,6 +136,14 @@ GatedDeltaRuleBackwardCall::GatedDeltaRuleBackwardCall(
                  {size_of(problem).sequences, v.size(2), inputs.state_v_first ? V : K,
                   inputs.state_v_first ? K : V});
   }
+  const auto expect_type = [](const char* argument, const OptionalTensor& tensor,
+                              at::ScalarType type) {
+    if (given(tensor) && tensor->scalar_type() != type)
+      throw_error<InvalidArgument>("{}: {} is {}, expected {}", kName, argument,
+                                   c10::toString(tensor->scalar_type()), c10::toString(type));
+  };
+  expect_type("grad_o", grad_o, q.scalar_type());
+  expect_type("grad_final_state", grad_final_state, parameter_type(q));
   const auto& [gq, gk, gv, gg, gbeta, ginitial, gA_log, gdt_bias] = results;
   const auto wanted = [](const TensorView& input, const Tensor& gradient) {
     return input ? view_of(kName, "gradient", gradient) : TensorView{};

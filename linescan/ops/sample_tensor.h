@@ -47,11 +47,11 @@ class SampleTensor {
 };
 
 // Memory for an operator's workspace, filled with NaN patterns: a kernel that reads what it has not
-// written shows.
+// written shows. Whole numbers that are read so are -1; another `filling` shows those that are then harmless.
 class Workspace {
  public:
-  explicit Workspace(int64_t bytes) : memory_(new std::byte[bytes + 64]) {
-    std::memset(memory_.get(), 0xFF, bytes + 64);
+  explicit Workspace(int64_t bytes, int filling = 0xFF) : memory_(new std::byte[bytes + 64]) {
+    std::memset(memory_.get(), filling, bytes + 64);
   }
   std::byte* data() {
     const auto address = reinterpret_cast<std::uintptr_t>(memory_.get());

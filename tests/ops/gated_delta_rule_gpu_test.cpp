@@ -24,8 +24,9 @@ const int64_t* take_numbers(GpuTensors& gpu, SampleTensor& memory,
   return gpu.take(memory).as<int64_t>();
 }
 
-// check, plan, forward and backward in a workspace full of NaN; results come back to the sample.
-void run(GatedDeltaRuleSample& s) {
+// check, plan, forward and backward in a workspace full of NaN, or another filling; results come back to
+// the sample.
+void run(GatedDeltaRuleSample& s, int filling = 0xFF) {
   GpuTensors gpu;
   const bool heads_first =
       s.problem.q.shape != s.q.view().shape || s.problem.q.strides != s.q.view().strides;
@@ -65,7 +66,7 @@ void run(GatedDeltaRuleSample& s) {
   const GatedDeltaRuleSize size = size_of(problem);
   for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
     const auto how = plan(size, problem.packed, pass, test_gpu());
-    GpuWorkspace workspace(how.workspace_bytes);
+    GpuWorkspace workspace(how.workspace_bytes, filling);
     if (pass == Pass::kForward)
       forward(problem, how, workspace.data(), {});
     else
@@ -83,9 +84,11 @@ class GatedDeltaRuleGpu : public ::testing::TestWithParam<Case> {
 TEST_P(GatedDeltaRuleGpu, AgreesWithReference) {
   Case c = GetParam();
   c.mode = Mode::kChunk;
-  GatedDeltaRuleSample sample(c);
-  run(sample);
-  expect_passed(sample.judge(gated_delta_rule_gpu_bound(c.dtype)));
+  for (const int filling : {0xFF, 1}) {
+    GatedDeltaRuleSample sample(c);
+    run(sample, filling);
+    expect_passed(sample.judge(gated_delta_rule_gpu_bound(c.dtype)));
+  }
 }
 
 TEST_P(GatedDeltaRuleGpu, RecurrenceAgreesWithReference) {
@@ -109,7 +112,9 @@ TEST_P(GatedDeltaRuleGpu, RepeatsBitByBit) {
                              {&one.gv, &two.gv},
                              {&one.gg, &two.gg},
                              {&one.gbeta, &two.gbeta},
-                             {&one.gA_log, &two.gA_log}})
+                             {&one.gA_log, &two.gA_log},
+                             {&one.gdt_bias, &two.gdt_bias},
+                             {&one.ginitial, &two.ginitial}})
     EXPECT_EQ(a->bytes(), b->bytes());
 }
 
@@ -188,21 +193,26 @@ INSTANTIATE_TEST_SUITE_P(
 // Sequences of no tokens, of one, of less and more than a chunk; tokens that belong to none.
 INSTANTIATE_TEST_SUITE_P(
     Packed, GatedDeltaRuleGpu,
-    ::testing::Values(Case{.batch = 1, .length = 60, .bounds = {0, 1, 1, 20, 60}, .initial = true},
-                      Case{.batch = 1, .length = 60, .bounds = {5, 40, 40, 52}, .initial = true},
-                      Case{.batch = 1,
-                           .length = 150,
-                           .dtype = kBf16,
-                           .bounds = {0, 63, 64, 64, 150},
-                           .reverse = true,
-                           .v_first = true,
-                           .gate = true},
-                      Case{.batch = 1, .length = 9, .bounds = {4}},
-                      Case{.batch = 1,
-                           .length = 30,
-                           .heads = 1,
-                           .value_heads = 2,
-                           .bounds = {-5, 9, 3, 100, 12}}));
+    ::testing::Values(
+        Case{.batch = 1, .length = 60, .bounds = {0, 1, 1, 20, 60}, .initial = true},
+        Case{.batch = 1, .length = 60, .bounds = {5, 40, 40, 52}, .initial = true},
+        Case{.batch = 1,
+             .length = 150,
+             .dtype = kBf16,
+             .bounds = {0, 63, 64, 64, 150},
+             .reverse = true,
+             .v_first = true,
+             .gate = true},
+        // Tokens in front of the first sequence, a chunk of them and more; no sequence.
+        Case{.batch = 1, .length = 100, .bounds = {40, 60, 90}, .gate = true},
+        Case{.batch = 1, .length = 100, .bounds = {70, 100}, .reverse = true},
+        Case{.batch = 1, .length = 9, .bounds = {4}},
+        Case{.batch = 1, .length = 70, .bounds = {4}, .gate = true},
+        Case{.batch = 1,
+             .length = 30,
+             .heads = 1,
+             .value_heads = 2,
+             .bounds = {-5, 9, 3, 100, 12}}));
 
 INSTANTIATE_TEST_SUITE_P(
     TypesAndLayouts, GatedDeltaRuleGpu,
@@ -369,6 +379,15 @@ TEST(GatedDeltaRuleGpuPlan, FillsTheDevice) {
   many.length = 4;
   EXPECT_EQ(plan(many, false, Pass::kForward, gpu).mode, Mode::kRecurrent);
   EXPECT_EQ(plan(many, false, Pass::kBackward, gpu).mode, Mode::kChunk);
+  for (const int64_t K : {1, 33, 65, 129, 300, 512})  // no block is larger than its kernel allows
+    for (const int64_t V : {8, 64, 512}) {
+      GatedDeltaRuleSize size = many;
+      size.length = 100;
+      size.K = K;
+      size.V = V;
+      EXPECT_LE(plan(size, false, Pass::kForward, gpu).scan.block, 256) << K << ' ' << V;
+      EXPECT_LE(plan(size, false, Pass::kBackward, gpu).reverse_scan.block, 256) << K << ' ' << V;
+    }
   GatedDeltaRuleSize large = few;
   large.K = 512;
   large.dtype = DType::kFloat32;

@@ -69,9 +69,9 @@ class GpuTensors {
 
 class GpuWorkspace {
  public:
-  explicit GpuWorkspace(int64_t bytes) {
+  explicit GpuWorkspace(int64_t bytes, int filling = 0xFF) {
     expect_cuda(cudaMalloc(&memory_, bytes + 1));
-    expect_cuda(cudaMemset(memory_, 0xFF, bytes + 1));
+    expect_cuda(cudaMemset(memory_, filling, bytes + 1));
   }
   GpuWorkspace(const GpuWorkspace&) = delete;
   ~GpuWorkspace() { cudaFree(memory_); }

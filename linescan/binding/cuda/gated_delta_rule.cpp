@@ -27,20 +27,19 @@ int64_t available_bytes() {
 }
 
 // Refuses before anything is launched what would run out of memory in the middle of it, and says what
-// would fit. Asks the driver only where the answer can be no.
+// would fit. Asks the driver only where that is likely.
 void expect_room(const GatedDeltaRuleProblem& problem, int64_t bytes, const Gpu& gpu) {
   if (bytes < gpu.memory_bytes / 16) return;
   const int64_t available = available_bytes();
   if (bytes <= available) return;
   const GatedDeltaRuleSize size = size_of(problem);
   const double share = static_cast<double>(available) / static_cast<double>(bytes);
-  const auto fitting = [&](int64_t count) {
-    return static_cast<int64_t>(share * 0.95 * static_cast<double>(count));
-  };
-  const std::string advice =
-      problem.packed
-          ? fmt::format("about {} of {} tokens would fit", fitting(size.length), size.length)
-          : fmt::format("a batch of {} would fit", fitting(size.batch));
+  const int64_t count = problem.packed ? size.length : size.batch;
+  const auto fitting = static_cast<int64_t>(share * 0.95 * static_cast<double>(count));
+  const std::string advice = problem.packed
+                                 ? fmt::format("about {} of {} tokens would fit", fitting, count)
+                             : fitting > 0 ? fmt::format("a batch of {} would fit", fitting)
+                                           : "shorter sequences or fewer heads would fit";
   throw_error<Unsupported>(
       "gated_delta_rule: q [{}, {}, {}, {}] with {} value heads of V = {} needs {} bytes beside "
       "its "

@@ -113,7 +113,7 @@ __device__ __forceinline__ void mma_tf32(float (&d)[4], const uint32_t (&a)[4],
 // Transposes an 8 x 8 matrix of 16-bit numbers; lane 4 g + q holds row g, columns 2q and 2q + 1.
 __device__ __forceinline__ uint32_t transpose_8x8(uint32_t rows) {
   uint32_t result;
-  asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(result) : "r"(rows));
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(result) : "r"(rows));
   return result;
 }
 

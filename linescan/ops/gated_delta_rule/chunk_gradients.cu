@@ -290,9 +290,7 @@ __global__ void __launch_bounds__(GradientTiles<T, kKeys>::kThreads, kKeys == 32
   for (int64_t item = blockIdx.x; item < args.chunks * in.heads; item += gridDim.x) {
     const int64_t number = item / in.heads;
     const int head = static_cast<int>(item % in.heads), first_head = head * in.group();
-    const int64_t s = args.sequences.of_chunk(number, kChunk);
-    const DeltaChunk chunk(args.sequences.walk(s),
-                           (number - args.sequences.first_chunk(s, kChunk)) * kChunk, kChunk);
+    const DeltaChunk chunk = chunk_of(args.sequences, number, kChunk);
     const auto parameter_sum = [&](int which, int h) -> float& {
       return args.parameter_sums[(2 * number + which) * in.value_heads + h];
     };

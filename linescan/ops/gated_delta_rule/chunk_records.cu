@@ -5,7 +5,7 @@
 // head that reads them, gates, decays and the inverse of I + L: 16 x 16 blocks on the diagonal by
 // substitution, the rest by products, inverse(below left) = -inverse(below right) L inverse(above left).
 //
-// Numerics:  q, k as they come; sums and the inverse in float32 (products of three tf32 pieces); A and P
+// Numerics:  q, k as they come; sums and the inverse in float32 (products of tf32 pieces: three, or two where A is rounded to a half type); A and P
 //            are rounded to T.
 
 #include "linescan/base/math.h"
@@ -55,6 +55,7 @@ __global__ void __launch_bounds__(1024)
 template <typename T, int kKeys>
 struct RecordsBytes {
   static constexpr int64_t value = DeltaSizes<T, kKeys>::kLayout.records_bytes();
+  static constexpr int64_t decays = DeltaSizes<T, kKeys>::kLayout.decays_bytes();
 };
 
 // factors <- 1 / |row| of a tile, or 1; two threads a row.
@@ -144,6 +145,7 @@ __global__ void __launch_bounds__(2 * DeltaSizes<T, kKeys>::kChunk, 4)
   using Sizes = DeltaSizes<T, kKeys>;
   constexpr int kChunk = Sizes::kChunk, kStride = Sizes::kStride, kSquare = Sizes::kSquare;
   constexpr int64_t kBytes = RecordsBytes<T, kKeys>::value;
+  static_assert(sizeof(DeltaDecays<kChunk>) == RecordsBytes<T, kKeys>::decays);
   const DeltaInputs<T>& in = args.in;
   T* const k_tile = reinterpret_cast<T*>(shared_memory());
   T* const q_tile = k_tile + kChunk * kStride;
@@ -163,9 +165,7 @@ __global__ void __launch_bounds__(2 * DeltaSizes<T, kKeys>::kChunk, 4)
   for (int64_t item = blockIdx.x; item < args.chunks * in.heads; item += gridDim.x) {
     const int64_t number = item / in.heads;
     const int head = static_cast<int>(item % in.heads);
-    const int64_t s = args.sequences.of_chunk(number, kChunk);
-    const DeltaChunk chunk(args.sequences.walk(s),
-                           (number - args.sequences.first_chunk(s, kChunk)) * kChunk, kChunk);
+    const DeltaChunk chunk = chunk_of(args.sequences, number, kChunk);
     if (chunk.tokens == 0) continue;
     load_tile(team, k_tile, kStride, chunk.rows(in.k, head), chunk.row_step(in.k), kChunk,
               chunk.tokens, kKeys, in.K, in.vectors);

@@ -34,7 +34,7 @@ struct ScanArgs {
 };
 
 template <typename T, int kKeys, bool kOutputs>
-__global__ void __launch_bounds__(256) scan_kernel(ScanArgs<T> args) {
+__global__ void __launch_bounds__(32 * kDeltaScanWarps) scan_kernel(ScanArgs<T> args) {
   using Tile = DeltaScanTiles<T, kKeys, kOutputs>;
   constexpr int kChunk = Tile::kChunk, kOwn = Tile::kOwn;
   const DeltaInputs<T>& in = args.in;

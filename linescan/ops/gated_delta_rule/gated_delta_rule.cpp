@@ -100,10 +100,14 @@ struct Operands {
   }
 };
 
-void expect_gpu_type(std::string_view op, DType type) {
+void expect_gpu_can(std::string_view op, DType type, int64_t value_heads) {
   if (type == DType::kFloat64)
     throw_error<Unsupported>(
         "{}: q is float64, GPUs take float32, float16 and bfloat16 (use the CPU)", op);
+  constexpr int64_t kMostHeads = int64_t{1} << 31;  // counted in 32 bits
+  if (value_heads >= kMostHeads)
+    throw_error<Unsupported>("{}: v has {} heads, GPUs take less than {}", op, value_heads,
+                             kMostHeads);
 }
 
 }  // namespace
@@ -144,14 +148,9 @@ void check(const GatedDeltaRuleStepProblem& p) {
   expect_own_places(kStepName, "pool", p.pool);
 }
 
-void check_gpu(const GatedDeltaRuleProblem& p) {
-  expect_gpu_type(kName, p.q.dtype);
-  constexpr int64_t kMostHeads = int64_t{1} << 31;  // counted in 32 bits
-  if (p.v.shape[2] >= kMostHeads)
-    throw_error<Unsupported>("{}: v has {} heads, GPUs take less than {}", kName, p.v.shape[2],
-                             kMostHeads);
+void check_gpu(const GatedDeltaRuleProblem& p) { expect_gpu_can(kName, p.q.dtype, p.v.shape[2]); }
+void check_gpu(const GatedDeltaRuleStepProblem& p) {
+  expect_gpu_can(kStepName, p.q.dtype, p.v.shape[1]);
 }
-
-void check_gpu(const GatedDeltaRuleStepProblem& p) { expect_gpu_type(kStepName, p.q.dtype); }
 
 }  // namespace linescan

@@ -33,8 +33,6 @@ inline DeltaSequences delta_sequences(const GatedDeltaRuleProblem& p, std::byte*
           p.q.shape[1], p.reverse};
 }
 
-inline constexpr int64_t kLargestGrid = (int64_t{1} << 31) - 1;  // blocks; kernels go round
-
 inline LaunchShape shape_of(const DeltaLaunch& launch) {
   return {launch.grid, static_cast<int>(launch.block), launch.shared_bytes};
 }

@@ -13,6 +13,11 @@ constexpr int64_t delta_padded_keys(int64_t K) {
 }
 constexpr int64_t delta_padded_values(int64_t V) { return (V + 15) / 16 * 16; }
 
+inline constexpr int64_t kLargestGrid = (int64_t{1} << 31) - 1;  // blocks; kernels go round
+
+// Warps of a scan's block at most: their registers fill a multiprocessor.
+inline constexpr int kDeltaScanWarps = 8;
+
 // Numbers beside the matrices of a chunk's record, one row of `chunk` floats each.
 inline constexpr int kDeltaRecordRows = 8;
 

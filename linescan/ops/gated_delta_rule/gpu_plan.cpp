@@ -11,8 +11,7 @@
 namespace linescan {
 namespace {
 
-constexpr int64_t kAlignment = 128;                       // of the parts of the workspace, bytes
-constexpr int64_t kLargestGrid = (int64_t{1} << 31) - 1;  // blocks; kernels go round
+constexpr int64_t kAlignment = 128;  // of the parts of the workspace, bytes
 
 // The recurrence is as fast below this many tokens a sequence.
 constexpr int64_t kFewTokens = 8;
@@ -78,13 +77,15 @@ GatedDeltaRuleGpuPlan plan(const GatedDeltaRuleSize& size, bool packed, Pass pas
     return plan;
   }
 
-  plan.chunks =
-      packed ? size.length / plan.chunk + sequences : sequences * ceil_div(size.length, plan.chunk);
+  if (sequences > 0)
+    plan.chunks = packed ? size.length / plan.chunk + sequences
+                         : sequences * ceil_div(size.length, plan.chunk);
   const int64_t units = plan.chunks * size.heads, value_units = plan.chunks * size.value_heads;
   plan.records = launch_of(units, 2 * plan.chunk, layout.records_bytes());
   plan.key_warps = layout.key_warps();
   // Where heads are few, blocks are narrow so that every multiprocessor has one; nine tenths will do.
   for (const int64_t width : kWidths) {
+    if (width * plan.key_warps > kDeltaScanWarps) continue;
     plan.column_warps = width;
     plan.column_parts = ceil_div(values, 16 * width);
     if (width <= values / 16 && 10 * heads * plan.column_parts >= 9 * gpu.multiprocessors) break;
@@ -99,7 +100,8 @@ GatedDeltaRuleGpuPlan plan(const GatedDeltaRuleSize& size, bool packed, Pass pas
         heads * plan.column_parts, 32 * (compute_warps + plan.loader_warps),
         layout.scan_bytes(static_cast<int>(plan.column_warps), static_cast<int>(stages), outputs));
   };
-  // One stage where blocks share a multiprocessor: then one computes while another fetches.
+  // One stage where blocks share a multiprocessor, so that one computes while another fetches, or where
+  // two do not fit.
   plan.stages = alone && scan(true, 2).shared_bytes <= gpu.shared_per_block ? 2 : 1;
   plan.scan = scan(pass == Pass::kForward, plan.stages);
   plan.records_at = reserve(value_units * layout.record_bytes());

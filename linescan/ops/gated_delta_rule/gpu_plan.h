@@ -29,6 +29,7 @@ struct GatedDeltaRuleGpuPlan {
   int64_t chunk = 0, padded_keys = 0;
   int64_t chunks = 0;  // records; packed sequences count one more each, whether they need it or not
   int64_t column_warps = 0;     // of a scan's block: warps side by side along V, 16 columns each
+                                // (recurrent: one of 32)
   int64_t key_warps = 0;        // and along K
   int64_t loader_warps = 0;     // and those that only fetch what the others compute with
   int64_t column_parts = 0;     // blocks along V

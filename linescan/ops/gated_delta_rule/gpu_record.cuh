@@ -23,7 +23,7 @@ struct DeltaSizes {
 };
 
 enum DeltaRow {
-  kGate,     // g
+  kGate,     // log2(e) g
   kBeta,     // after the sigmoid
   kFactorQ,  // scale nq
   kFactorK,  // nk
@@ -91,7 +91,7 @@ struct alignas(16) DeltaDecays {
   }
   // exp of all gates up to token i, and of all behind it.
   __device__ __forceinline__ float from_start(int i) const {
-    return exp2_approx(i < 16 ? upto[i] : upto[i] + between[i / 16][0] + (upto[15]));
+    return exp2_approx(i < 16 ? upto[i] : upto[i] + between[i / 16][0] + upto[15]);
   }
   __device__ __forceinline__ float to_end(int i) const {
     constexpr int kLast = kBlocks - 1;

@@ -131,7 +131,7 @@ struct DeltaSequences {
   __device__ __forceinline__ int64_t first_chunk(int64_t s, int chunk) const {
     return bounds ? bounds[s] / chunk + s : s * ((length + chunk - 1) / chunk);
   }
-  // The sequence of a chunk, or the one in front of a number that is left out.
+  // The sequence of a chunk; of a number that is left out some other one, of whose chunks it is none.
   __device__ __forceinline__ int64_t of_chunk(int64_t number, int chunk) const {
     if (!bounds) return number / ((length + chunk - 1) / chunk);
     int64_t low = 0, high = count - 1;
@@ -155,7 +155,9 @@ struct DeltaChunk {
   __device__ __forceinline__ DeltaChunk(const DeltaWalk& walk, int64_t start, int chunk)
       : walk(walk),
         start(start),
-        tokens(static_cast<int>(max(int64_t{0}, min(int64_t{chunk}, walk.length - start)))) {}
+        tokens(start < 0
+                   ? 0
+                   : static_cast<int>(max(int64_t{0}, min(int64_t{chunk}, walk.length - start)))) {}
   __device__ __forceinline__ int64_t token(int i) const { return walk.token(start + i); }
 
   // The chunk's first row of a head, and the way to the next.
@@ -168,6 +170,13 @@ struct DeltaChunk {
     return tensor.token * walk.step;
   }
 };
+
+// The chunk of that number; without tokens if the number is left out.
+__device__ __forceinline__ DeltaChunk chunk_of(const DeltaSequences& sequences, int64_t number,
+                                               int chunk) {
+  const int64_t s = sequences.of_chunk(number, chunk);
+  return DeltaChunk(sequences.walk(s), (number - sequences.first_chunk(s, chunk)) * chunk, chunk);
+}
 
 // The threads of a block that share a piece of work.
 struct DeltaTeam {

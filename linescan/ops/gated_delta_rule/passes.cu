@@ -35,7 +35,8 @@ __global__ void __launch_bounds__(kOutsideThreads)
     if (token >= begin && token < end) continue;
     for (int i = 0; i < args.count; ++i) {
       const ByteRows& rows = args.tensors[i];
-      for (int at = threadIdx.x; at < rows.heads * rows.row_bytes; at += blockDim.x)
+      for (int64_t at = threadIdx.x; at < int64_t{1} * rows.heads * rows.row_bytes;
+           at += blockDim.x)
         rows.data[token * rows.token + at / rows.row_bytes * rows.head + at % rows.row_bytes] = 0;
     }
   }

@@ -5,7 +5,7 @@
 // the rows. A token costs two passes over these registers: S^T k and S^T q in one, S itself in the
 // other. Sums over K (and those of the norms and of q . k) meet in shared memory, once a token.
 //
-// Numerics:  float32, inputs rounded to nothing, o rounded once.
+// Numerics:  float32, inputs not rounded, o rounded once.
 // Reference: reference.cpp beside this file; bounds in tests/ops/gated_delta_rule_gpu_test.cpp.
 
 #include "linescan/base/math.h"
@@ -172,7 +172,7 @@ DeltaRows<T> single_rows(const TensorView& view) {
 
 }  // namespace
 
-void launch_delta_recurrence(const GatedDeltaRuleProblem& p, const GatedDeltaRuleGpuPlan&,
+void launch_delta_recurrence(const GatedDeltaRuleProblem& p, const GatedDeltaRuleGpuPlan& plan,
                              std::byte* workspace, GpuStream stream) {
   const GatedDeltaRuleSize size = size_of(p);
   const bool v_first = p.inputs.state_v_first;
@@ -180,8 +180,8 @@ void launch_delta_recurrence(const GatedDeltaRuleProblem& p, const GatedDeltaRul
     launch_recurrence<T>(
         {delta_inputs<T>(p), delta_sequences(p, workspace), delta_states(p.initial_state, v_first),
          delta_states(p.final_state, v_first), delta_rows<T>(p.o), nullptr, size.sequences,
-         size.sequences * size.value_heads * ceil_div(size.V, 32)},
-        delta_padded_keys(size.K), stream);
+         size.sequences * size.value_heads * plan.column_parts},
+        plan.padded_keys, stream);
   });
 }
 

@@ -30,7 +30,8 @@ struct ReverseScanArgs {
 };
 
 template <typename T, int kKeys>
-__global__ void __launch_bounds__(256) reverse_scan_kernel(ReverseScanArgs<T> args) {
+__global__ void __launch_bounds__(32 * kDeltaScanWarps)
+    reverse_scan_kernel(ReverseScanArgs<T> args) {
   using Tile = DeltaScanTiles<T, kKeys, true>;
   constexpr int kChunk = Tile::kChunk, kOwn = Tile::kOwn;
   const DeltaInputs<T>& in = args.in;

@@ -24,6 +24,19 @@ std::optional<DType> dtype_of(at::ScalarType type) {
   }
 }
 
+at::ScalarType torch_type(DType type) {
+  switch (type) {
+    case DType::kFloat64:
+      return at::kDouble;
+    case DType::kFloat16:
+      return at::kHalf;
+    case DType::kBFloat16:
+      return at::kBFloat16;
+    default:
+      return at::kFloat;
+  }
+}
+
 TensorView view_of(std::string_view op, std::string_view argument, const at::Tensor& tensor) {
   const std::optional<DType> dtype = dtype_of(tensor.scalar_type());
   if (!dtype)

@@ -15,6 +15,7 @@ namespace linescan {
 
 // Nothing for a type that operators do not know.
 std::optional<DType> dtype_of(at::ScalarType type);
+at::ScalarType torch_type(DType type);
 
 // The view of a tensor as it lies; the tensor must outlive it. Throws InvalidArgument naming `op`
 // and `argument` if the type is none that operators know (complex, integer) or the rank exceeds

@@ -116,10 +116,8 @@ void run_bench_network(const BenchNetworkRequest& request) {
                        {"inference", inference},
                        {"training", training},
                        {"machine", describe_machine(compute)}});
-  const std::string where =
-      compute.on_gpu() ? describe(compute) : fmt::format("{} threads", at::get_num_threads());
   std::cout << fmt::format("{} at {} x {}, batch {}, {}, {}\n", request.model, size, size,
-                           request.batch, request.compute.precision, where);
+                           request.batch, request.compute.precision, describe_workers(compute));
   print_row("inference", inference);
   print_row("training", training);
 }

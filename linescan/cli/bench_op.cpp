@@ -36,19 +36,6 @@ struct Subject {
   int64_t multiplications[2] = {};  // with states, where the plan counts them; no part of the floor
 };
 
-at::ScalarType torch_type(DType dtype) {
-  switch (dtype) {
-    case DType::kFloat64:
-      return at::kDouble;
-    case DType::kFloat16:
-      return at::kHalf;
-    case DType::kBFloat16:
-      return at::kBFloat16;
-    default:
-      return at::kFloat;
-  }
-}
-
 // Uniform numbers between low and high that want a gradient.
 at::Tensor draw(at::IntArrayRef shape, DType dtype, double low, double high) {
   const at::Tensor values = torch::rand(shape) * (high - low) + low;

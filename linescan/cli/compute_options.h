@@ -18,4 +18,7 @@ struct ComputeOptions {
 // `options` must live as long as the command.
 void add_compute_options(CLI::App& command, ComputeOptions& options);
 
+// What works: the GPU by its name, or "1 thread", "8 threads" of the CPU.
+std::string describe_workers(const Compute& compute);
+
 }  // namespace linescan::cli

@@ -45,6 +45,22 @@ Assignments collect(const DoctorOptions& options) {
   return all;
 }
 
+// A planted fault has a small run of its own: what is said about another one would not be read.
+void expect_no_run(const DoctorOptions& options) {
+  const TrainingOptions& given = options.training;
+  std::string option;
+  if (options.examination.folder != Examination().folder)
+    option = "--folder " + options.examination.folder.string();
+  if (!options.run.empty()) option = "--run " + options.run;
+  if (!given.config.empty()) option = "--config " + given.config;
+  if (!given.set.empty()) option = "--set " + given.set.front();
+  if (!given.direct.empty())
+    option = fmt::format("{}={}", given.direct.front().first, given.direct.front().second);
+  if (!option.empty())
+    throw_error<InvalidArgument>(
+        "doctor: --plant has a run of its own, expected no options of another, got {}", option);
+}
+
 Checkup examine_or_plant(const DoctorOptions& options, const DoctorSettings& settings) {
   if (options.plant.empty()) return examine(collect(options), settings);
   return run_plant(options.plant,
@@ -52,6 +68,7 @@ Checkup examine_or_plant(const DoctorOptions& options, const DoctorSettings& set
 }
 
 void run_doctor(const DoctorOptions& options) {
+  if (!options.plant.empty()) expect_no_run(options);
   const int64_t steps = options.examination.steps;
   if (steps < 1 || steps > 1000)
     throw_error<InvalidArgument>("doctor: steps is {}, expected 1 to 1000", steps);
@@ -77,14 +94,26 @@ std::string describe_names() {
   for (const Fault& fault : faults()) text += fmt::format("  {:<20}{}\n", fault.name, fault.what);
   return text +
          "\nNetworks, and what --set and --config can change: linescan train --help\n"
+         "The other options of train (budget, --on-hang, what is logged) are accepted, so\n"
+         "that the same line may be tried, and change nothing here.\n"
          "\nExit codes: 0 nothing failed, 1 a check failed, 2 bad options, 4 a hang\n\n";
+}
+
+// The options of `train` as a checkup reads them.
+void add_options_of_train(CLI::App& command, TrainingOptions& options) {
+  add_training_options(command, options);
+  for (const char* unread : {"--minutes", "--epochs", "--no-graph", "--on-hang", "--detect-anomaly",
+                             "--fail-on-unused", "--log-memory", "--no-log-memory"})
+    command.get_option(unread)->group("");
+  command.get_option("--watchdog")
+      ->description("most for a module: seconds (90) or off; medians count as 600 s");
 }
 
 }  // namespace
 
 void add_doctor(CLI::App& command) {
   const auto options = std::make_shared<DoctorOptions>();
-  add_training_options(command, options->training);
+  add_options_of_train(command, options->training);
   command.add_option("--only", options->only, "these checks (below) only")
       ->type_name("CHECK")
       ->delimiter(',');

@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "linescan/cli/command.h"
+#include "linescan/cli/compute_options.h"
 #include "linescan/cli/throughput_options.h"
 #include "linescan/device/gpu.h"
 #include "linescan/files/atomic_write.h"
@@ -56,15 +57,29 @@ lab::Bench measure_model(const ThroughputOptions& options, const ThroughputPlan&
   return bench;
 }
 
+// Of the steps that fitted the memory; the others are named in a line.
 void break_model_down(const ThroughputOptions& options, const ThroughputPlan& plan,
                       const lab::Bench& bench, lab::Findings* findings) {
   lab::Recording recording;
+  std::vector<std::string_view> missing;
+  auto measured = findings->measurements.begin();  // those of the first precision come first
   for (const lab::StepKind kind : kinds_of(options)) {
     const bool wanted = kind == lab::StepKind::kTraining;
-    findings->breakdowns.push_back({kind, lab::break_down_step(bench, plan.config, kind, plan.size,
-                                                               wanted ? &recording : nullptr)});
+    lab::Breakdown breakdown;
+    if (measured++->fitted())
+      breakdown =
+          lab::break_down_step(bench, plan.config, kind, plan.size, wanted ? &recording : nullptr);
+    if (breakdown.total() > 0)
+      findings->breakdowns.push_back({kind, breakdown});
+    else
+      missing.push_back(lab::name_of(kind));
   }
-  if (!options.trace.empty())
+  const bool untraced = !options.trace.empty() && recording.spans.empty();
+  if (!missing.empty())
+    say(fmt::format("no breakdown of {}: not even one image fits the memory{}",
+                    fmt::join(missing, ", "),
+                    untraced ? fmt::format("; {} is not written", options.trace) : ""));
+  if (!options.trace.empty() && !untraced)
     write_file_atomically(options.trace, std::string_view(lab::chrome_trace(recording)));
 }
 
@@ -79,11 +94,9 @@ void print(const lab::Findings& findings, const ThroughputOptions& options) {
     std::cout << to_csv(findings);
     return;
   }
-  const Compute& compute = findings.compute;
-  std::cout << fmt::format(
-      "{} at {} x {} pixels, {:.2f} million parameters, {}\n", findings.model, findings.size,
-      findings.size, findings.parameters / 1e6,
-      compute.on_gpu() ? describe(compute) : fmt::format("{} threads", at::get_num_threads()));
+  std::cout << fmt::format("{} at {} x {} pixels, {:.2f} million parameters, {}\n", findings.model,
+                           findings.size, findings.size, findings.parameters / 1e6,
+                           describe_workers(findings.compute));
   std::cout << to_text(findings);
 }
 
@@ -98,7 +111,7 @@ void run_throughput(const ThroughputOptions& options) {
   findings.compute = bench.compute;
   findings.protocol = bench.protocol;
   findings.machine = describe_machine(bench.compute);
-  if (findings.measurements.front().fitted()) break_model_down(options, plan, bench, &findings);
+  break_model_down(options, plan, bench, &findings);
   if (!plan.sizes.empty())
     findings.sweep =
         lab::sweep_resolutions(bench, options.model, plan.vmamba(), plan.sizes, plan.rivals);

@@ -5,6 +5,7 @@
 
 #include "linescan/base/error.h"
 #include "linescan/cli/command.h"
+#include "linescan/device/gpu.h"
 #include "linescan/models/compute.h"
 
 namespace linescan::cli {
@@ -42,7 +43,10 @@ std::vector<int64_t> numbers_of(const char* name, const std::string& text, int64
 }
 
 // Refused now rather than after the measurements.
-void expect_folder(const char* name, const std::string& file) {
+void expect_writable(const char* name, const std::string& file) {
+  if (std::filesystem::is_directory(file))
+    throw_error<InvalidArgument>("{} is {}, which is a folder, expected a file to write", name,
+                                 file);
   const std::filesystem::path folder = std::filesystem::path(file).parent_path();
   if (!folder.empty() && !std::filesystem::is_directory(folder))
     throw_error<InvalidArgument>("{} is {}, but there is no folder {}", name, file,
@@ -60,8 +64,8 @@ void check(const ThroughputOptions& options) {
   if (options.batch != 0) expect("--batch", options.batch, 1);
   if (options.size != 0) expect("--size", options.size, 1, kLargestSize);
   if (options.threads != 0) expect("--threads", options.threads, 1, 1024);
-  expect_folder("--html", options.html);
-  expect_folder("--trace", options.trace);
+  expect_writable("--html", options.html);
+  expect_writable("--trace", options.trace);
   if (options.json && options.csv)
     throw_error<InvalidArgument>("--json and --csv: standard output holds one of them");
   if (!options.sweep.empty() && options.sweep[0] != "resolution")
@@ -71,6 +75,7 @@ void check(const ThroughputOptions& options) {
     throw_error<InvalidArgument>("--against: expected --sweep resolution with it");
   if (!options.plan_device.empty() && options.states.empty())
     throw_error<InvalidArgument>("--plan-device: expected --states with it");
+  if (!options.plan_device.empty()) find_gpu(options.plan_device);
 }
 
 }  // namespace

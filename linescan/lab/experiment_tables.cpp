@@ -22,6 +22,30 @@ std::string speedup(double now, double first) {
   return now > 0 && first > 0 ? fmt::format("{:.2f}", now / first) : "-";
 }
 
+std::vector<std::string> cells_of(const ModeResult& mode) {
+  if (mode.rates.empty()) return {mode.mode, kNoMemory, "-", "-", "-", "-", "-", "-", "-"};
+  const bool compared = mode.relative.count > 0;
+  return {mode.mode,
+          figure(mode.rate.median),
+          figure(mode.rate.least),
+          figure(mode.rate.most),
+          percent(mode.rate.variation()),
+          compared ? fmt::format("{:.3f}", mode.relative.median) : "-",
+          compared ? percent(mode.relative.variation()) : "-",
+          percent(mode.within),
+          fmt::format("{:+.1f}", 100 * mode.drift)};
+}
+
+// Median, variation, and the median's share of a state.
+void append_times(const Timed& timed, int64_t states, std::vector<std::string>* row) {
+  const double median = timed.seconds.median;
+  if (timed.measured())
+    row->insert(row->end(), {ms(median), percent(timed.seconds.variation()),
+                             ms(median / static_cast<double>(states))});
+  else
+    row->insert(row->end(), {kNoMemory, "-", "-"});
+}
+
 }  // namespace
 
 std::vector<Table> ladder_tables(const Findings& findings) {
@@ -54,13 +78,8 @@ std::vector<Table> mode_tables(const Findings& findings) {
       {"mode", "img/s", "least", "most", "+-%", "x cross", "+-% of x", "in round +-%", "drift %"},
       {},
       {}};
-  for (const ModeResult& mode : modes.modes)
-    table.rows.push_back({mode.mode, figure(mode.rate.median), figure(mode.rate.least),
-                          figure(mode.rate.most), percent(mode.rate.variation()),
-                          fmt::format("{:.3f}", mode.relative.median),
-                          percent(mode.relative.variation()), percent(mode.within),
-                          fmt::format("{:+.1f}", 100 * mode.drift)});
-  if (modes.modes.empty()) table.notes.emplace_back("Not even one image fits the memory.");
+  for (const ModeResult& mode : modes.modes) table.rows.push_back(cells_of(mode));
+  if (modes.batch == 0) table.notes.emplace_back("Not even one image fits the memory.");
   return {table};
 }
 
@@ -82,13 +101,12 @@ std::vector<Table> states_tables(const Findings& findings) {
       {"KiB of shared memory a block, blocks a multiprocessor; occupancy: warps that a "
        "multiprocessor holds, of those it could hold."}};
   for (const StatesRow& row : cost.rows) {
-    const auto states = static_cast<double>(row.states);
-    times.rows.push_back({std::to_string(row.states), ms(row.forward.seconds.median),
-                          percent(row.forward.seconds.variation()),
-                          ms(row.forward.seconds.median / states), ms(row.training.seconds.median),
-                          percent(row.training.seconds.variation()),
-                          ms(row.training.seconds.median / states), mb(row.training.peak_bytes)});
-    if (cpu) times.rows.back().push_back(kib(row.scratch_bytes));
+    std::vector<std::string> cells = {std::to_string(row.states)};
+    append_times(row.forward, row.states, &cells);
+    append_times(row.training, row.states, &cells);
+    cells.push_back(row.training.measured() ? mb(row.training.peak_bytes) : "-");
+    if (cpu) cells.push_back(kib(row.scratch_bytes));
+    times.rows.push_back(std::move(cells));
     const PlannedPass &ahead = row.planned_forward, &back = row.planned_backward;
     plans.rows.push_back({std::to_string(row.states), ahead.kernels, kib(ahead.shared_bytes),
                           std::to_string(ahead.blocks), percent(ahead.occupancy), back.kernels,

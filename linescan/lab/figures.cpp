@@ -21,7 +21,7 @@ std::string mb(int64_t bytes) { return fmt::format("{:.0f}", static_cast<double>
 std::string kib(int64_t bytes) { return fmt::format("{:.1f}", static_cast<double>(bytes) / 1024); }
 
 std::string rate(const Measurement& measurement) {
-  return measurement.fitted() ? figure(measurement.images_per_second()) : "no memory";
+  return measurement.fitted() ? figure(measurement.images_per_second()) : kNoMemory;
 }
 
 }  // namespace linescan::lab

@@ -18,7 +18,10 @@ std::string ms(double seconds);
 std::string mb(int64_t bytes);
 std::string kib(int64_t bytes);
 
-// Images a second, or "no memory" where not even one image fitted.
+// Stands for a figure that could not be had because memory ran out.
+inline constexpr const char* kNoMemory = "no memory";
+
+// Images a second, or kNoMemory where not even one image fitted.
 std::string rate(const Measurement& measurement);
 
 }  // namespace linescan::lab

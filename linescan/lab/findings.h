@@ -49,7 +49,7 @@ nlohmann::json to_json(const Findings& findings);
 
 // One line a measurement, with a header: section, label, step, precision, size, batch, images_per_s,
 // pixels_per_s, flop_per_s, share_of_peak, ms_median, ms_mean, ms_deviation, ms_p10, ms_p90,
-// repetitions, peak_mb. Fields that do not apply are empty.
+// repetitions, peak_mb. Fields that do not apply are empty. Batch 0 without figures: no memory.
 std::string to_csv(const Findings& findings);
 
 // One HTML file with plots that needs no network and no other file.

@@ -27,6 +27,7 @@ std::string quoted(const std::string& text) {
 }
 
 std::string time_fields(const Timed& timed) {
+  if (!timed.measured()) return ",,,,,,";
   const Statistics& s = timed.seconds;
   return fmt::format("{:.6g},{:.6g},{:.6g},{:.6g},{:.6g},{},{:.6g}", s.median * 1e3, s.mean * 1e3,
                      s.deviation * 1e3, s.p10 * 1e3, s.p90 * 1e3, s.count,
@@ -52,17 +53,22 @@ std::string to_csv(const Findings& findings) {
   for (const Measurement& measurement : all_measurements(findings)) csv += csv_line(measurement);
   const std::string_view precision = linescan::name_of(findings.compute.precision);
   if (findings.modes)
-    for (const ModeResult& mode : findings.modes->modes)
+    for (const ModeResult& mode : findings.modes->modes) {
+      if (mode.rates.empty())
+        csv += fmt::format("scan modes,{},training,{},{},0,,,,,,,,,,,\n", quoted(mode.mode),
+                           precision, findings.modes->size);
       for (const double rate : mode.rates)
         csv += fmt::format("scan modes,{},training,{},{},{},{:.6g},,,,,,,,,,\n", quoted(mode.mode),
                            precision, findings.modes->size, findings.modes->batch, rate);
+    }
   if (findings.states)
     for (const StatesRow& row : findings.states->rows)
-      for (const bool ahead : {true, false})
+      for (const bool ahead : {true, false}) {
+        const Timed& timed = ahead ? row.forward : row.training;
         csv += fmt::format("states,{},{},{},{},{},,,,,{}\n", row.states,
                            ahead ? "forward" : "forward and backward", precision, findings.size,
-                           findings.states->shape.batch,
-                           time_fields(ahead ? row.forward : row.training));
+                           timed.measured() ? findings.states->shape.batch : 0, time_fields(timed));
+      }
   return csv;
 }
 

@@ -40,13 +40,18 @@ json rate_json(const Statistics& rate) {
 
 json to_json(const ScanModes& modes) {
   json list = json::array();
-  for (const ModeResult& mode : modes.modes)
-    list.push_back({{"mode", mode.mode},
-                    {"images_per_s", rate_json(mode.rate)},
-                    {"over_cross", rate_json(mode.relative)},
-                    {"variation_within_rounds", mode.within},
-                    {"drift", mode.drift},
-                    {"rounds", mode.rates}});
+  for (const ModeResult& mode : modes.modes) {
+    list.push_back({{"mode", mode.mode}});
+    if (mode.rates.empty()) {
+      list.back()["no_memory"] = true;
+      continue;
+    }
+    list.back().update({{"images_per_s", rate_json(mode.rate)},
+                        {"variation_within_rounds", mode.within},
+                        {"drift", mode.drift},
+                        {"rounds", mode.rates}});
+    if (mode.relative.count > 0) list.back()["over_cross"] = rate_json(mode.relative);
+  }
   return {{"batch", modes.batch},
           {"size", modes.size},
           {"rounds", modes.rounds},

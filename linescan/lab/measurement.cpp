@@ -6,16 +6,11 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "linescan/binding/gpu_runtime.h"
 #include "linescan/lab/op_recorder.h"
 #include "linescan/lab/out_of_memory.h"
 
 namespace linescan::lab {
 namespace {
-
-void give_memory_back(const Compute& compute) {
-  if (compute.on_gpu()) gpu_runtime().release_unused_memory();
-}
 
 // run(batch) on the batch of the protocol, or on as much of it as fits.
 int64_t run_fitting(const Bench& bench, int64_t size, const std::function<void(int64_t)>& run) {

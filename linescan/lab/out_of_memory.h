@@ -1,15 +1,19 @@
-// Work on a batch that may not fit the memory.
+// Work that may not fit the memory.
 #pragma once
 
 #include <cstdint>
-#include <exception>
 #include <functional>
+
+#include "linescan/models/compute.h"
 
 namespace linescan::lab {
 
-// Whether an error says that memory ran out: LibTorch's of the GPU and of the CPU, those of the CUDA
-// libraries, and the standard library's.
-bool is_out_of_memory(const std::exception& error);
+// Gives memory of the GPU that no tensor uses back to the driver; nothing to do on the CPU.
+void give_memory_back(const Compute& compute);
+
+// Whether `run` got by with the memory that there is. By the return the error, which may hold on to
+// tensors, is gone. Other errors pass.
+bool fits_memory(const std::function<void()>& run);
 
 // Calls run(batch), then run(batch / 2) and so on as long as memory runs out; `halved` hears of each
 // batch that was too large, after its memory was given back. Returns the batch that fitted; 0 if not

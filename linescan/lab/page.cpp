@@ -139,11 +139,13 @@ std::string modes_section(const Findings& findings) {
     all.push_back(std::move(series));
   }
   const Scale rounds = report::tight_scale(1, std::max(2, modes.rounds), 7, 1);
-  const std::string chart = all.empty() ? ""
-                                        : "<div class=\"single\">" +
-                                              drawn("Training by round", "images per second",
-                                                    "round", rounds, std::move(all)) +
-                                              "</div>";
+  const bool any = std::any_of(modes.modes.begin(), modes.modes.end(),
+                               [](const ModeResult& mode) { return !mode.rates.empty(); });
+  const std::string chart =
+      !any ? ""
+           : "<div class=\"single\">" +
+                 drawn("Training by round", "images per second", "round", rounds, std::move(all)) +
+                 "</div>";
   return report::section("Scan modes", "Every round times all modes in turn.",
                          chart + tables_html(mode_tables(findings)));
 }
@@ -156,8 +158,8 @@ std::string states_section(const Findings& findings) {
   for (const StatesRow& row : cost.rows) {
     const auto x = static_cast<double>(row.states);
     counts.push_back(row.states);
-    times[0].points.push_back({x, row.forward.seconds.median * 1e3});
-    times[1].points.push_back({x, row.training.seconds.median * 1e3});
+    if (row.forward.measured()) times[0].points.push_back({x, row.forward.seconds.median * 1e3});
+    if (row.training.measured()) times[1].points.push_back({x, row.training.seconds.median * 1e3});
     occupancy[0].points.push_back({x, 100 * row.planned_forward.occupancy});
     occupancy[1].points.push_back({x, 100 * row.planned_backward.occupancy});
   }

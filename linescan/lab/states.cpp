@@ -9,6 +9,8 @@
 #include "linescan/base/error.h"
 #include "linescan/binding/ss2d.h"
 #include "linescan/binding/ss2d_by_scans.h"
+#include "linescan/binding/tensors.h"
+#include "linescan/lab/out_of_memory.h"
 #include "linescan/ops/selective_scan/gpu_plan.h"
 #include "linescan/ops/ss2d/gpu_plan.h"
 #include "linescan/ops/ss2d/route.h"
@@ -48,11 +50,6 @@ DType data_type(Precision precision) {
   return precision == Precision::kFp16 ? DType::kFloat16 : DType::kFloat32;
 }
 
-at::ScalarType torch_type(DType type) {
-  if (type == DType::kBFloat16) return at::kBFloat16;
-  return type == DType::kFloat16 ? at::kHalf : at::kFloat;
-}
-
 // The operator with its inputs.
 class Subject {
  public:
@@ -89,6 +86,18 @@ class Subject {
   at::Tensor upstream_;
 };
 
+// Forward first: it is known even where the memory does not suffice for both passes.
+void measure(const Bench& bench, const Ss2dSize& shape, StatesRow* row) {
+  const Repetition repetition = {.warmup = bench.protocol.warmup,
+                                 .repetitions = bench.protocol.repetitions,
+                                 .graph = bench.protocol.graph};
+  const Subject subject(shape, bench.compute);
+  row->forward = time_work(
+      bench.compute, repetition, [&] { subject.infer(); }, {}, bench.say);
+  row->training = time_work(
+      bench.compute, repetition, [&] { subject.train(); }, {}, bench.say);
+}
+
 }  // namespace
 
 StatesCost cost_of_states(const Bench& bench, const VMambaConfig& config, int64_t size,
@@ -109,8 +118,6 @@ StatesCost cost_of_states(const Bench& bench, const VMambaConfig& config, int64_
                 .dtype = type,
                 .out_dtype = type};
   cost.planned_for = gpu.name;
-  const Repetition repetition = {.warmup = bench.protocol.warmup,
-                                 .repetitions = bench.protocol.repetitions};
   for (const int64_t count : states) {
     if (count < 1) throw_error<InvalidArgument>("states is {}, expected 1 or more", count);
     if (bench.say) bench.say(fmt::format("states: {}", count));
@@ -122,9 +129,9 @@ StatesCost cost_of_states(const Bench& bench, const VMambaConfig& config, int64_
     row.planned_backward = planned(shape, Pass::kBackward, gpu);
     if (!bench.compute.on_gpu())
       row.scratch_bytes = plan(shape, Pass::kBackward, at::get_num_threads()).scratch_bytes;
-    const Subject subject(shape, bench.compute);
-    row.forward = time_work(bench.compute, repetition, [&] { subject.infer(); });
-    row.training = time_work(bench.compute, repetition, [&] { subject.train(); });
+    give_memory_back(bench.compute);
+    if (!fits_memory([&] { measure(bench, shape, &row); }) && bench.say)
+      bench.say(fmt::format("out of memory with {} states", count));
     cost.rows.push_back(std::move(row));
   }
   return cost;

@@ -21,7 +21,7 @@ struct PlannedPass {
 
 struct StatesRow {
   int64_t states = 0;
-  Timed forward, training;    // training: forward and backward
+  Timed forward, training;    // training: forward and backward; not measured without the memory
   int64_t scratch_bytes = 0;  // of a thread of the CPU, backward; 0 on a GPU
   PlannedPass planned_forward, planned_backward;
 };

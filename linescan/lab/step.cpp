@@ -58,4 +58,9 @@ void Step::draw_images() {
   images_.normal_();
 }
 
+void Step::share_batch(const Step& other) {
+  images_ = other.images_;
+  labels_ = other.labels_;
+}
+
 }  // namespace linescan::lab

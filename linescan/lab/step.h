@@ -35,6 +35,9 @@ class Step {
   // Other random images at the same place in memory.
   void draw_images();
 
+  // From now on works on the other step's images and labels, which both have in one place then.
+  void share_batch(const Step& other);
+
  private:
   void train();
 

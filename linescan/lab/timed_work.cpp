@@ -102,6 +102,7 @@ nlohmann::json to_json(const Statistics& seconds) {
 }
 
 nlohmann::json to_json(const Timed& timed, const Compute& compute) {
+  if (!timed.measured()) return {{"no_memory", true}};
   nlohmann::json document = to_json(timed.seconds);
   document["peak_mb"] = static_cast<double>(timed.peak_bytes) / 1e6;
   if (compute.on_gpu()) document["graph"] = timed.graph;

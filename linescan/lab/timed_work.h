@@ -23,6 +23,8 @@ struct Timed {
   // CPU: the most memory that the process held at once; GPU: the most that its tensors took.
   int64_t peak_bytes = 0;
   bool graph = false;  // recorded, as wanted
+
+  bool measured() const { return seconds.count > 0; }  // not where memory did not suffice
 };
 
 using Message = std::function<void(const std::string&)>;
@@ -38,7 +40,7 @@ Timed time_work(const Compute& compute, const Repetition& repetition,
 // "repetitions"}
 nlohmann::json to_json(const Statistics& seconds);
 
-// {"peak_mb"}, those of its times, and on a GPU {"graph"}.
+// {"peak_mb"}, those of its times, and on a GPU {"graph"}; {"no_memory": true} if not measured.
 nlohmann::json to_json(const Timed& timed, const Compute& compute);
 
 }  // namespace linescan::lab

@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "linescan/base/activity.h"
+#include "linescan/base/units.h"
 #include "linescan/device/cpu.h"
 #include "linescan/device/process.h"
 #include "linescan/device/thread_stacks.h"
@@ -15,8 +16,6 @@ namespace linescan {
 namespace {
 
 constexpr std::chrono::seconds kPatience{2};
-
-double megabytes(int64_t bytes) { return static_cast<double>(bytes) / 1e6; }
 
 std::string operator_line(const Activity& now) {
   if (now.op.empty()) return "none was started";
@@ -80,13 +79,12 @@ std::string hang_report(const Hang& hang, const HangContext& context) {
   add("last step", last_step_line(hang.last_step));
   add("checkpoint", context.checkpoint.empty() ? "none" : context.checkpoint.string());
   text +=
-      "\nWhat to do: the stacks below say where the threads are. Threads in a wait for the device "
-      "and a\n"
-      "queue that is not empty: a kernel does not end, the operator above is the first suspect. A "
-      "thread\n"
-      "in read, poll or a lock: data, another process or a deadlock. 'linescan doctor' with the "
-      "same\n"
-      "options finds the module; the run goes on from the checkpoint with --resume.\n\n";
+      "\n"
+      "What to do: the stacks below say where the threads are. Threads in a wait for the device\n"
+      "and a queue that is not empty: a kernel does not end, the operator above is the first\n"
+      "suspect. A thread in read, poll or a lock: data, another process or a deadlock.\n"
+      "'linescan doctor' with the same options finds the module; the run goes on from the\n"
+      "checkpoint with --resume.\n\n";
   return text + to_string(thread_stacks());
 }
 

@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "linescan/base/units.h"
 #include "linescan/binding/gpu_runtime.h"
 #include "linescan/device/cpu.h"
 #include "linescan/device/gpu.h"
@@ -27,7 +28,14 @@ std::string instruction_sets() {
 namespace {
 
 // With one digit behind the point.
-double gigabytes(int64_t bytes) { return std::round(static_cast<double>(bytes) / 1e8) / 10; }
+double rounded_gigabytes(int64_t bytes) { return std::round(10 * gigabytes(bytes)) / 10; }
+
+std::string memory_of(const c10::Device& gpu) {
+  const GpuRuntime::Memory memory = gpu_runtime().memory(gpu);
+  return fmt::format("{} GB of tensors, {} GB reserved, {} of {} GB free",
+                     rounded_gigabytes(memory.allocated), rounded_gigabytes(memory.reserved),
+                     rounded_gigabytes(memory.free), rounded_gigabytes(memory.total));
+}
 
 }  // namespace
 
@@ -36,7 +44,7 @@ nlohmann::json describe_machine(const Compute& compute) {
   nlohmann::json document = {{"cpu", machine.model},
                              {"cores", machine.cores},
                              {"threads", at::get_num_threads()},
-                             {"memory_gb", gigabytes(machine.memory_bytes)},
+                             {"memory_gb", rounded_gigabytes(machine.memory_bytes)},
                              {"simd", instruction_sets()},
                              {"os", machine.system},
                              {"linescan", kVersion},
@@ -45,7 +53,7 @@ nlohmann::json describe_machine(const Compute& compute) {
   if (compute.on_gpu()) {
     const Gpu& gpu = gpus().at(compute.device.index());
     document["gpu"] = gpu.name;
-    document["gpu_memory_gb"] = gigabytes(gpu.memory_bytes);
+    document["gpu_memory_gb"] = rounded_gigabytes(gpu.memory_bytes);
   }
   return document;
 }
@@ -59,13 +67,24 @@ int64_t memory_in_use(const Compute& compute) {
   return compute.on_gpu() ? gpu_runtime().memory(compute.device).allocated : resident_memory();
 }
 
+std::string describe_memory(const Compute& compute) {
+  const std::string of_the_machine =
+      fmt::format("{:.0f} MB are in use and {:.0f} MB free", megabytes(resident_memory()),
+                  megabytes(available_memory()));
+  if (!compute.on_gpu()) return of_the_machine;
+  std::string of_the_gpu;
+  try {
+    of_the_gpu = memory_of(compute.device);
+  } catch (const c10::Error&) {  // after an error of a kernel it answers nothing any more
+    of_the_gpu = "does not answer";
+  }
+  return fmt::format("the GPU: {}; the machine: {}", of_the_gpu, of_the_machine);
+}
+
 std::function<std::string()> gpu_probe(const Compute& compute) {
   if (!compute.on_gpu()) return {};
   return [device = compute.device, empty = gpu_runtime().queue_is_empty(compute.device)] {
-    const GpuRuntime::Memory memory = gpu_runtime().memory(device);
-    return fmt::format("queue {}; {} GB of tensors, {} GB reserved, {} of {} GB free",
-                       empty() ? "empty" : "not empty", gigabytes(memory.allocated),
-                       gigabytes(memory.reserved), gigabytes(memory.free), gigabytes(memory.total));
+    return fmt::format("queue {}; {}", empty() ? "empty" : "not empty", memory_of(device));
   };
 }
 

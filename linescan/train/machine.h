@@ -24,6 +24,9 @@ nlohmann::json describe_machine(const Compute& compute = {});
 // Bytes of this process, or of its tensors on the GPU.
 int64_t memory_in_use(const Compute& compute);
 
+// What memory is in use and free, in a line: that of the machine, and of the GPU where one is used.
+std::string describe_memory(const Compute& compute);
+
 // Whether the GPU's queue is empty and what memory there is, in a line, from any thread; nothing to ask
 // for the CPU. The queue is that of the calling thread.
 std::function<std::string()> gpu_probe(const Compute& compute);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "linescan/base/error.h"
+#include "linescan/base/units.h"
 #include "linescan/files/atomic_write.h"
 
 namespace linescan {
@@ -55,7 +56,7 @@ void MetricsLog::write(const TrainMetrics& metrics) {
                                  {"speed/images_per_s", metrics.images_per_s}};
   if (metrics.memory_bytes) {
     line["memory_bytes"] = *metrics.memory_bytes;
-    scalars.push_back({"machine/memory_gb", 1e-9 * static_cast<double>(*metrics.memory_bytes)});
+    scalars.push_back({"machine/memory_gb", gigabytes(*metrics.memory_bytes)});
   }
   write_line(line);
   events_.add_scalars(metrics.step, scalars);

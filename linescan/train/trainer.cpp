@@ -261,6 +261,7 @@ void Trainer::log_interval(int64_t epoch, double lr) {
 // False if a signal cut it off.
 bool Trainer::evaluate_held_out() {
   const auto stop = [this] {  // asked before every batch
+    stop_watching();
     if (dog_) dog_->begin("evaluation after step", state_.step, Watchdog::Work::kOther);
     return stopped();
   };

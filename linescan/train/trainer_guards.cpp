@@ -1,15 +1,14 @@
 // What watches over the loop of trainer.cpp.
 
-#include <c10/util/Exception.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 
 #include "linescan/base/activity.h"
 #include "linescan/base/error.h"
-#include "linescan/device/process.h"
 #include "linescan/files/atomic_write.h"
 #include "linescan/train/checkpoint_folder.h"
+#include "linescan/train/first_line.h"
 #include "linescan/train/hang_report.h"
 #include "linescan/train/machine.h"
 #include "linescan/train/trainer.h"
@@ -43,22 +42,17 @@ void Trainer::report_hang(const Hang& hang) const {
 // Work that was reported and has gone on after all is worth a line.
 void Trainer::stop_watching() {
   if (!dog_) return;
-  if (const std::optional<double> seconds = dog_->end(); seconds && hooks_.message)
-    hooks_.message(fmt::format("step {} has gone on after {:.1f} s", state_.step, *seconds));
+  if (const std::optional<Watchdog::LateWork> late = dog_->end(); late && hooks_.message)
+    hooks_.message(fmt::format("{} has gone on after {:.1f} s", late->what, late->seconds));
 }
 
 void Trainer::report_out_of_memory(const std::exception& error) const {
-  std::string reason = error.what();
-  if (const auto* torch = dynamic_cast<const c10::Error*>(&error))
-    reason = torch->what_without_backtrace();
   const std::string_view module = failed_module();
   throw_error<DeviceError>(
-      "train: step {} needs more memory than there is, in {}: {}; {:.0f} MB are in use and {:.0f} "
-      "MB free; a batch smaller than {} needs less; the last good checkpoint is {}",
-      state_.step + 1, module.empty() ? "the batch or the update" : module,
-      reason.substr(0, reason.find('\n')), 1e-6 * static_cast<double>(resident_memory()),
-      1e-6 * static_cast<double>(available_memory()), config_.recipe.batch,
-      find_checkpoint(run_, "last").string());
+      "train: step {} needs more memory than there is, in {}: {}; {}; a batch smaller than {} "
+      "needs less; the last good checkpoint is {}",
+      state_.step + 1, module.empty() ? "the batch or the update" : module, first_line(error),
+      describe_memory(compute_), config_.recipe.batch, find_checkpoint(run_, "last").string());
 }
 
 // What cannot change from step to step is looked at once.

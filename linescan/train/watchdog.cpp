@@ -62,9 +62,10 @@ void Watchdog::begin(const char* what, int64_t number, Work work) {
   begun_ = Clock::now();
 }
 
-std::optional<double> Watchdog::end() {
+std::optional<Watchdog::LateWork> Watchdog::end() {
   const std::lock_guard lock(mutex_);
   if (what_ == nullptr) return std::nullopt;
+  const std::string name = reported_ ? name_locked() : std::string();
   what_ = nullptr;
   const double seconds = Seconds(Clock::now() - begun_).count();
   if (work_ == Work::kStep) {
@@ -72,13 +73,15 @@ std::optional<double> Watchdog::end() {
     seconds_[next_++ % kRemembered] = seconds;
     if (seconds_.size() >= kFewestSteps) median_ = median_of(seconds_);
   }
-  return reported_ ? std::optional(seconds) : std::nullopt;
+  return reported_ ? std::optional(LateWork{name, seconds}) : std::nullopt;
 }
 
 void Watchdog::remember(const StepStatistics& statistics) {
   const std::lock_guard lock(mutex_);
   last_step_ = statistics;
 }
+
+std::string Watchdog::name_locked() const { return fmt::format("{} {}", what_, number_); }
 
 double Watchdog::limit() {
   const std::lock_guard lock(mutex_);
@@ -100,16 +103,17 @@ void Watchdog::watch() {
   while (!ending_) {
     const double nap = std::clamp(limit_locked() / 20, 1e-3, kLongestNap);
     wake_.wait_for(lock, Seconds(nap), [this] { return ending_; });
-    // A process that was stopped for an hour has not been at work for an hour.
+    // A process that was stopped for an hour has not been at work for an hour; what it has begun since
+    // has begun now.
     const Clock::time_point now = Clock::now();
     if (const double away = Seconds(now - looked).count(); away > nap + kLongestNap)
-      begun_ += std::chrono::duration_cast<Clock::duration>(Seconds(away));
+      begun_ = std::min(begun_ + std::chrono::duration_cast<Clock::duration>(Seconds(away)), now);
     looked = now;
     if (ending_ || what_ == nullptr || reported_) continue;
     const double seconds = Seconds(now - begun_).count(), limit = limit_of(work_);
     if (seconds <= limit) continue;
     reported_ = true;
-    const Hang hang{.what = fmt::format("{} {}", what_, number_),
+    const Hang hang{.what = name_locked(),
                     .seconds = seconds,
                     .limit = limit,
                     .median = median_,

@@ -60,8 +60,12 @@ class Watchdog {
 
   // `what` must live as long as the process. Ends what has begun before, without counting it.
   void begin(const char* what, int64_t number, Work work = Work::kStep);
-  // Seconds of the work if it was reported as a hang and has gone on after all; else nothing.
-  std::optional<double> end();
+  struct LateWork {
+    std::string what;  // "step 12"
+    double seconds = 0;
+  };
+  // The work, if it was reported as a hang and has gone on after all; else nothing.
+  std::optional<LateWork> end();
   void remember(const StepStatistics& statistics);
 
   // What a step may take at present, in seconds.
@@ -70,6 +74,7 @@ class Watchdog {
  private:
   using Clock = std::chrono::steady_clock;
 
+  std::string name_locked() const;
   double limit_locked() const;
   double limit_of(Work work) const;
   void watch();

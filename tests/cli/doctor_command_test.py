@@ -83,6 +83,12 @@ class DoctorCommand(unittest.TestCase):
         self.assertIn("The learning rate is too high", result.stdout)
         self.assert_refused(run("doctor", "--run", self.folder / "nowhere"), "nowhere")
 
+    def test_options_of_train_that_no_check_reads_are_accepted(self):
+        result = self.examine("--only", "loss", "--epochs", 1, "--on-hang", "continue", "--no-graph",
+                              "--detect-anomaly", "--fail-on-unused", "--no-log-memory",
+                              "--watchdog", "off")
+        self.assertEqual(result.returncode, 0, result.stderr)
+
     def test_truncated_data_are_a_finding_with_exit_code_1(self):
         broken = self.folder / "broken"
         shutil.copytree(self.data, broken)
@@ -98,6 +104,12 @@ class DoctorCommand(unittest.TestCase):
         self.assert_refused(self.examine("--steps", "0"), "steps is 0")
         self.assert_refused(self.examine("--lr", "nan"), "lr")
         self.assert_refused(run("doctor", "--plant", "nan"), "unknown fault 'nan'")
+        for given, words in [(["--lr", "0.1"], "lr=0.1"), (["--set", "clip=1"], "--set clip=1"),
+                             (["--epochs", "1"], "epochs=1"),
+                             (["--config", "run.toml"], "--config run.toml"),
+                             (["--run", "runs/first"], "--run runs/first"),
+                             (["--folder", "/nowhere"], "--folder /nowhere")]:
+            self.assert_refused(run("doctor", "--plant", "nan-input", *given), "--plant has a run", words)
         self.assert_refused(self.train("never", "--watchdog", "soon"), "watchdog is 'soon'")
         self.assert_refused(self.train("never", "--on-hang", "wait"), "on_hang is 'wait'")
         self.assert_refused(self.train("never", "--max-grad-norm", "-1"), "clip is -1")
@@ -173,6 +185,11 @@ class DoctorCommand(unittest.TestCase):
         self.assertEqual(result.returncode, 0)
         for name in CHECKS + ["sleeping-block", "looping-kernel"]:
             self.assertIn(f"\n  {name} ", result.stdout)
+        options = result.stdout.split("Checks:")[0]
+        self.assertIn("medians count as 600 s", " ".join(options.split()))
+        for unread in ("--minutes", "--epochs", "--no-graph", "--on-hang", "--detect-anomaly",
+                       "--fail-on-unused", "log-memory"):
+            self.assertNotIn(unread, options)
         self.assertIn("Example:\n  linescan doctor", result.stdout)
         self.assertLessEqual(max(map(len, result.stdout.splitlines())), 80)
 

@@ -62,6 +62,7 @@ class Throughput(unittest.TestCase):
                        "--plan-device", "a100", "--html", page, "--trace", trace)
             self.assertEqual(done.returncode, 0, done.stderr)
             self.assertLessEqual(max(map(len, done.stdout.splitlines())), 80, done.stdout)
+            self.assertIn("million parameters, 1 thread\n", done.stdout)
             for word in ["Throughput", "Breakdown", "attention", "crossing", "vanilla", "cascade",
                          "Plans for a100"]:
                 self.assertIn(word, done.stdout)
@@ -102,10 +103,16 @@ class Throughput(unittest.TestCase):
         self.assert_refused("--json and --csv", *SMALL[:1], "--json", "--csv")
         self.assert_refused("expected a VMamba", "vit_fashion", "--ladder")
         self.assert_refused("--states", *SMALL[:1], "--states", "0")
-        self.assert_refused("h1000", *SMALL, "--states", "1", "--plan-device", "h1000")
         self.assert_refused("backbone", *SMALL[:1], "--set", "backbone=true")
         self.assert_refused("device", *SMALL[:1], "--device", "gpu")
-        self.assert_refused("nowhere", *SMALL, "--html", "nowhere/page.html")
+
+    def test_refuses_before_it_measures_what_is_needed_afterwards(self):
+        endless = ["vmamba_tiny_s1l8", "--repetitions", 1000000]
+        self.assert_refused("h1000", *endless, "--states", "1", "--plan-device", "h1000")
+        for option in ["--html", "--trace"]:
+            self.assert_refused("nowhere", *endless, option, "nowhere/file")
+            with tempfile.TemporaryDirectory() as folder:
+                self.assert_refused("which is a folder", *endless, option, folder)
 
 
 if __name__ == "__main__":

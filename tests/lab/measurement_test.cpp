@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "linescan/base/error.h"
+#include "linescan/lab/figures.h"
 #include "linescan/lab/findings.h"
 #include "linescan/models/networks/registry.h"
 #include "linescan/train/machine.h"
@@ -63,6 +64,26 @@ TEST(Step, UpdatesOnlyWhereItsNameSaysSo) {
   }
 }
 
+TEST(Step, SharesABatch) {
+  const ImageConfig config = small_config();
+  const ImageNetwork network = place_network(config, small_bench());
+  const auto gradient = [&](Step& step) {
+    step.prepare();
+    step.run();
+    return network->parameters()[0].grad().clone();
+  };
+  Step step(network, config, {}, StepKind::kTraining, 2, 16);
+  Step other(network, config, {}, StepKind::kTraining, 2, 16);
+  const at::Tensor before = gradient(step);
+  EXPECT_FALSE(gradient(other).equal(before));
+  other.share_batch(step);
+  EXPECT_TRUE(gradient(other).equal(before));
+  step.draw_images();
+  const at::Tensor after = gradient(step);
+  EXPECT_FALSE(after.equal(before));
+  EXPECT_TRUE(gradient(other).equal(after));
+}
+
 TEST(Sweep, MeasuresEveryNetworkAtEverySize) {
   const Sweep sweep = sweep_resolutions(small_bench(), "ours", small_config(), {24, 16, 24},
                                         {PlainKind::kAttention, PlainKind::kConvolution});
@@ -115,6 +136,17 @@ TEST(ScanModes, CompareEveryRoundWithTheSameRoundOfCross) {
   }
 }
 
+// Images that no address space holds.
+TEST(ScanModes, HaveNoRatesWhereNotEvenOneImageFits) {
+  const ScanModes modes = compare_scan_modes(small_bench(), small_config(), int64_t{3} << 21, 2);
+  EXPECT_EQ(modes.batch, 0);
+  ASSERT_EQ(modes.modes.size(), 5u);
+  for (const ModeResult& mode : modes.modes) {
+    EXPECT_TRUE(mode.rates.empty());
+    EXPECT_EQ(mode.relative.count, 0);
+  }
+}
+
 TEST(States, HavePlansForAGpuThatNeedNotBeHere) {
   const StatesCost cost =
       cost_of_states(small_bench(), small_config(), 16, {16, 1, 4}, find_gpu("h100"));
@@ -131,6 +163,22 @@ TEST(States, HavePlansForAGpuThatNeedNotBeHere) {
   }
   EXPECT_THROW(cost_of_states(small_bench(), small_config(), 16, {0}, find_gpu("h100")),
                InvalidArgument);
+}
+
+// More states than any memory holds the weights of: a row all the same, and so are those before it.
+TEST(States, GoOnWhereMemoryRunsOut) {
+  const int64_t too_many = int64_t{1} << 40;
+  std::string said;
+  Bench bench = small_bench();
+  bench.say = [&](const std::string& text) { said += text + '\n'; };
+  const StatesCost cost =
+      cost_of_states(bench, small_config(), 16, {1, too_many}, find_gpu("h100"));
+  ASSERT_EQ(cost.rows.size(), 2u);
+  EXPECT_TRUE(cost.rows[0].forward.measured());
+  EXPECT_TRUE(cost.rows[0].training.measured());
+  EXPECT_FALSE(cost.rows[1].forward.measured());
+  EXPECT_FALSE(cost.rows[1].training.measured());
+  EXPECT_NE(said.find("out of memory with " + std::to_string(too_many)), std::string::npos) << said;
 }
 
 // Everything at once, as the program gives it out.
@@ -180,6 +228,41 @@ TEST(Findings, ReadWellOnATerminalAndAsCsvAndAsAPage) {
   EXPECT_EQ(document["measurements"][1]["batch"], 0);
   EXPECT_FALSE(document["measurements"][1].contains("images_per_s"));
   EXPECT_EQ(document["scan_modes"]["modes"].size(), 5u);
+}
+
+// As if memory had run out for cross, which others are compared with, and training of four states.
+TEST(Findings, SayWhatDidNotFitTheMemory) {
+  Findings findings = small_findings();
+  findings.modes->modes[2] = {};
+  findings.modes->modes[2].mode = "cross";
+  for (ModeResult& mode : findings.modes->modes) mode.relative = {};
+  findings.states->rows[1].training = {};
+
+  std::istringstream text(to_text(findings));
+  int told = 0;
+  for (std::string line; std::getline(text, line);) {
+    EXPECT_LE(line.size(), 80u) << line;
+    told += line.find(kNoMemory) != std::string::npos;
+  }
+  EXPECT_EQ(told, 3);  // the model's training is the third
+
+  const std::string csv = to_csv(findings);
+  EXPECT_NE(csv.find("\nscan modes,cross,training,fp32,16,0,,,,,,,,,,,\n"), std::string::npos);
+  EXPECT_NE(csv.find("\nstates,4,forward,fp32,16,2,,,,,"), std::string::npos);
+  EXPECT_NE(csv.find("\nstates,4,forward and backward,fp32,16,0,,,,,,,,,,,\n"), std::string::npos);
+
+  const nlohmann::json document = to_json(findings);
+  const nlohmann::json none = {{"no_memory", true}};
+  EXPECT_EQ(document["scan_modes"]["modes"][2],
+            nlohmann::json({{"mode", "cross"}, {"no_memory", true}}));
+  EXPECT_GT(document["scan_modes"]["modes"][0]["images_per_s"]["median"], 0);
+  EXPECT_FALSE(document["scan_modes"]["modes"][0].contains("over_cross"));
+  EXPECT_EQ(document["states"]["rows"][1]["forward_and_backward"], none);
+  EXPECT_GT(document["states"]["rows"][1]["forward"]["ms_median"], 0);
+
+  const std::string page = page_of(findings);
+  EXPECT_NE(page.find(kNoMemory), std::string::npos);
+  EXPECT_EQ(page.find("nan"), std::string::npos);
 }
 
 TEST(Page, IsOneFileThatFetchesNothing) {

@@ -6,9 +6,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <future>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
+#include <utility>
 
 #include "linescan/base/error.h"
 #include "linescan/train/doctor/checks.h"
@@ -137,6 +139,46 @@ TEST(Doctor, ALossFarAboveGuessingIsAWarning) {
 TEST(Doctor, DataThatCannotBeReadAreAFinding) {
   const Checkup checkup = examine({{"data", "/nowhere"}}, {});
   expect_finding(checkup, "data", Grade::kFail, {"/nowhere"});
+}
+
+TEST(Doctor, ABatchThatIsNeverMadeIsNamed) {
+  const testing::TemporaryFolder folder;
+  const Assignments options = make_plant_data(folder.path());
+  RunConfig config = make_config(options);
+  config.recipe.watchdog = "0.5";
+  const std::unique_ptr<Task> good = make_task(&config, &options);
+  std::promise<Checkup> heard;
+  std::future<Checkup> hang = heard.get_future();
+  const auto stand_still = [&](std::span<const int64_t>, Batch&) {
+    hang.wait_for(std::chrono::seconds(20));
+  };
+  DoctorSettings settings = only({"values"});
+  settings.examination.steps = 1;
+  settings.hang = [&, first = true](const Checkup& checkup) mutable {
+    if (std::exchange(first, false)) heard.set_value(checkup);
+  };
+  examine(config, PlantedTask(*good, {.batch = stand_still}), settings);
+  ASSERT_EQ(hang.wait_for(std::chrono::seconds(0)), std::future_status::ready);
+  const Checkup checkup = hang.get();
+  ASSERT_EQ(checkup.findings.size(), 1u);
+  expect_finding(checkup, "data", Grade::kFail, {"stands still in batch", "the limit is 0.5 s"});
+}
+
+TEST(Doctor, ItsWatchdogTakesSecondsAndMayBeSwitchedOff) {
+  const auto seconds = [](const char* watchdog) -> std::optional<double> {
+    const auto patience = patience_of(make_config({{"watchdog", watchdog}}).recipe);
+    return patience ? std::optional(patience->seconds) : std::nullopt;
+  };
+  EXPECT_EQ(seconds("90"), 90);
+  EXPECT_EQ(seconds("2x"), kPatientSeconds);
+  EXPECT_EQ(seconds("off"), std::nullopt);
+}
+
+TEST(Doctor, EveryOperatorWithABackwardPassIsJudged) {
+  const Checkup checkup = examine_poisoned({}, {"operators"});
+  expect_finding(checkup, "operators", Grade::kPass,
+                 {"selective_scan ", "ss2d ", "layer_norm ", "depthwise_conv ", "causal_conv1d ",
+                  "gated_delta_rule "});
 }
 
 TEST(Doctor, UnknownNamesAreRefused) {

@@ -7,9 +7,11 @@
 #include <nlohmann/json.hpp>
 
 #include "linescan/base/error.h"
+#include "linescan/models/module_watch.h"
 #include "linescan/train/checkpoint.h"
 #include "linescan/train/checkpoint_folder.h"
 #include "linescan/train/dataset.h"
+#include "linescan/train/doctor/doctor.h"
 #include "linescan/train/evaluate.h"
 #include "linescan/train/session.h"
 #include "tests/train/tiny_run.h"
@@ -113,6 +115,36 @@ TEST_F(GpuTraining, ABadStepIsNamedThoughItIsReadLater) {
     EXPECT_NE(std::string(error.what()).find("train: step "), std::string::npos);
     EXPECT_NE(std::string(error.what()).find("last good checkpoint"), std::string::npos);
   }
+}
+
+TEST_F(GpuTraining, MemoryThatRunsOutIsThatOfTheGpu) {
+  const ModuleWatch watch([pass = 0](const std::string& name, at::Tensor output) mutable {
+    if (name == "layers.0.downsample" && ++pass == 2)
+      return at::empty({int64_t{1} << 46}, output.options());
+    return output;
+  });
+  try {
+    train(options({{"epochs", "1"}}), "large");
+    FAIL() << "expected DeviceError";
+  } catch (const DeviceError& error) {
+    const std::string text = error.what();
+    EXPECT_NE(text.find("step 2 needs more memory than there is"), std::string::npos) << text;
+    EXPECT_NE(text.find("the GPU: "), std::string::npos) << text;
+    EXPECT_NE(text.find(" GB of tensors, "), std::string::npos) << text;
+  }
+}
+
+TEST_F(GpuTraining, TheDoctorJudgesTheGradientsOfEveryOperator) {
+  DoctorSettings settings;
+  settings.only = {"versions", "operators"};
+  const Checkup checkup = examine(options({}), settings);
+  ASSERT_EQ(checkup.findings.size(), 2u);
+  for (const Finding& finding : checkup.findings)
+    EXPECT_EQ(finding.grade, Grade::kPass) << to_text(checkup);
+  EXPECT_NE(checkup.findings[0].measured.find("LibTorch's runtime CUDA "), std::string::npos);
+  for (const char* name : {"selective_scan ", "ss2d ", "layer_norm ", "depthwise_conv ",
+                           "causal_conv1d ", "gated_delta_rule "})
+    EXPECT_NE(checkup.findings[1].measured.find(name), std::string::npos) << name;
 }
 
 }  // namespace

@@ -101,6 +101,24 @@ TEST_F(Guards, AHangIsReportedWithEverythingThatIsKnownAndTheRunMayGoOn) {
   EXPECT_HAS(said_, "step 4 has gone on after 0.");
 }
 
+TEST_F(Guards, AnEvaluationThatHangsIsCalledOne) {
+  // The classifier's first pass that needs no gradient.
+  filter_ = [this](const std::string& name, at::Tensor output) {
+    if (name == "classifier" && !at::GradMode::is_enabled()) {
+      std::unique_lock lock(mutex_);
+      woken_.wait_for(lock, std::chrono::seconds(20), [this] { return !notices_.empty(); });
+    }
+    return output;
+  };
+  const ModuleWatch watch(filter_);
+  run_session({options({{"watchdog", "0.5"}, {"on_hang", "continue"}}), run_, false}, hooks());
+  ASSERT_EQ(notices_.size(), 1u);
+  EXPECT_HAS(notices_[0].line, "evaluation after step 16 has been at work for 0.5");
+  EXPECT_EQ(notices_[0].report, run_ / "hang-evaluation-after-step-16.txt");
+  EXPECT_HAS(said_, "evaluation after step 16 has gone on after 0.");
+  EXPECT_EQ(said_.find("step 16 has gone on"), said_.rfind("step 16 has gone on"));
+}
+
 TEST_F(Guards, TheReportSaysWhetherTheRunIsToStop) {
   sleep_in("classifier", 2);
   const ModuleWatch watch(filter_);
@@ -193,6 +211,7 @@ TEST_F(Guards, MemoryThatRunsOutIsNamedWithTheModule) {
   };
   const std::string text = error_of<DeviceError>(options({}));
   EXPECT_HAS(text, "step 5 needs more memory than there is, in layers.0.downsample: ");
+  EXPECT_HAS(text, " MB are in use and ");
   EXPECT_HAS(text, "a batch smaller than 8");
   EXPECT_HAS(text, "checkpoints/step-0");
 }
@@ -208,7 +227,9 @@ TEST_F(Guards, MetricsHaveTheMemoryUnlessItIsSwitchedOff) {
       if (row["kind"] != "train") continue;
       ++lines;
       EXPECT_EQ(row.contains("memory_bytes"), on);
-      if (on) EXPECT_GT(row["memory_bytes"], 20'000'000);
+      if (on) {
+        EXPECT_GT(row["memory_bytes"], 20'000'000);
+      }
     }
     EXPECT_GT(lines, 2);
   }

@@ -1,10 +1,14 @@
 #include "linescan/train/watchdog.h"
 
 #include <gtest/gtest.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <csignal>
+#include <filesystem>
+#include <fstream>
 
 namespace linescan {
 namespace {
@@ -43,9 +47,10 @@ TEST(Watchdog, ReportsAStepThatStandsStillOnceAndSaysWhatCameBefore) {
   ASSERT_TRUE(kennel.reported(1));
   std::this_thread::sleep_for(150ms);
   EXPECT_EQ(kennel.count(), 1u);
-  const std::optional<double> seconds = kennel.dog.end();
-  ASSERT_TRUE(seconds);
-  EXPECT_GT(*seconds, 0.15);
+  const std::optional<Watchdog::LateWork> late = kennel.dog.end();
+  ASSERT_TRUE(late);
+  EXPECT_EQ(late->what, "step 2");
+  EXPECT_GT(late->seconds, 0.15);
   const Hang hang = kennel.hangs[0];
   EXPECT_EQ(hang.what, "step 2");
   EXPECT_EQ(hang.limit, 0.05);
@@ -95,6 +100,40 @@ TEST(Watchdog, AProcessThatWasStoppedDoesNotHang) {
   ASSERT_EQ(::waitpid(child, &status, 0), child);
   ASSERT_TRUE(WIFEXITED(status));
   EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
+std::atomic<bool> let_go{false};
+
+void hold(int) {
+  for (int i = 0; i < 5000 && !let_go; ++i) ::usleep(1000);
+}
+
+// The thread called "watchdog".
+pid_t thread_of_the_watchdog() {
+  for (const auto& thread : std::filesystem::directory_iterator("/proc/self/task")) {
+    std::string name;
+    std::getline(std::ifstream(thread.path() / "comm"), name);
+    if (name == "watchdog") return std::stoi(thread.path().filename().string());
+  }
+  return 0;
+}
+
+TEST(Watchdog, WorkThatBeginsBeforeTheWatchdogLooksAgainIsWatchedFromNowOn) {
+  Kennel kennel({.seconds = 0.2});
+  std::this_thread::sleep_for(50ms);  // it naps
+  const pid_t thread = thread_of_the_watchdog();
+  ASSERT_NE(thread, 0);
+  struct sigaction holding = {}, before = {};
+  holding.sa_handler = hold;
+  ASSERT_EQ(::sigaction(SIGUSR1, &holding, &before), 0);
+  ASSERT_EQ(::syscall(SYS_tgkill, ::getpid(), thread, SIGUSR1), 0);
+  std::this_thread::sleep_for(3s);  // which it takes for a pause of the process
+  kennel.dog.begin("step", 1);
+  const auto begun = std::chrono::steady_clock::now();
+  let_go = true;
+  EXPECT_TRUE(kennel.reported(1));
+  EXPECT_LT(std::chrono::steady_clock::now() - begun, 2s);  // not in three seconds and a bit
+  ::sigaction(SIGUSR1, &before, nullptr);
 }
 
 TEST(Watchdog, MediansDecideOnceThereAreEnoughSteps) {

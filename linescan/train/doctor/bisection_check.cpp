@@ -6,6 +6,7 @@
 
 #include "linescan/models/module_watch.h"
 #include "linescan/train/doctor/checks.h"
+#include "linescan/train/first_line.h"
 #include "linescan/train/tensor_statistics.h"
 
 namespace linescan {
@@ -54,8 +55,7 @@ Cut run_cut(const Patient& patient, std::size_t modules, std::size_t* seen) {
     }
     if (loss.requires_grad()) loss.backward();
   } catch (const std::exception& error) {
-    const std::string text = error.what();
-    cut.failure = text.substr(0, text.find('\n'));
+    cut.failure = first_line(error);
     if (!failed_module().empty()) cut.last = failed_module();
     return cut;
   }

@@ -13,7 +13,7 @@ std::span<const Check> checks() {
       {"anomaly", "which module makes a NaN, forward or backward?", check_anomaly},
       {"gradients", "do they explode at the recipe's learning rate?", check_gradients},
       {"memory", "does a step leave something behind?", check_memory},
-      {"guards", "what do the watchdog and its records cost?", check_guards},
+      {"guards", "what do watchdog, records and metrics cost?", check_guards},
       {"operators", "do their gradients agree with differences?", check_operators},
       {"bisection", "which is the first module with which a step fails?", check_bisection},
   };

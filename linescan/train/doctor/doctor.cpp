@@ -1,6 +1,5 @@
 #include "linescan/train/doctor/doctor.h"
 
-#include <c10/util/Exception.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,8 +11,8 @@
 #include "linescan/base/nearest.h"
 #include "linescan/models/module_watch.h"
 #include "linescan/train/doctor/checks.h"
+#include "linescan/train/first_line.h"
 #include "linescan/train/machine.h"
-#include "linescan/train/watchdog.h"
 
 namespace linescan {
 namespace {
@@ -61,11 +60,28 @@ class Notes {
   std::string running_;
 };
 
-std::string first_line(const std::exception& error) {
-  const auto* torch = dynamic_cast<const c10::Error*>(&error);
-  const std::string text = torch != nullptr ? torch->what_without_backtrace() : error.what();
-  return text.substr(0, text.find('\n'));
-}
+// The notes, and the watchdog that tells them when something stands still.
+class Vigil {
+ public:
+  Vigil(const Recipe& recipe, const DoctorSettings& settings) : notes_(settings) {
+    if (const std::optional<WatchdogSettings> patience = patience_of(recipe))
+      dog_.emplace(*patience, [this, &settings](const Hang& hang) {
+        if (settings.hang) settings.hang(notes_.with_hang(hang));
+      });
+  }
+  // Something has come to its end, and the next thing begins.
+  void beat(Watchdog::Work work = Watchdog::Work::kOther) {
+    if (dog_) dog_->begin("module", ++beats_, work);
+  }
+  Notes& notes() { return notes_; }
+
+ private:
+  Notes notes_;
+  int64_t beats_ = 0;
+  std::optional<Watchdog> dog_;  // the last member: it uses the others
+};
+
+constexpr char kData[] = "data";  // what is done before the checks
 
 Finding finding_of(const char* check, const std::exception& error) {
   const std::string module(failed_module());
@@ -86,11 +102,6 @@ void run_check(const Check& check, const Patient& patient, Notes& notes) {
   }
 }
 
-WatchdogSettings watchdog_of(const Recipe& recipe) {
-  const auto settings = parse_watchdog(recipe.watchdog);
-  return {.seconds = settings && settings->seconds > 0 ? settings->seconds : kPatientSeconds};
-}
-
 std::vector<Check> chosen(const DoctorSettings& settings) {
   std::vector<std::string> names;
   for (const Check& check : checks()) names.emplace_back(check.name);
@@ -105,43 +116,58 @@ std::vector<Check> chosen(const DoctorSettings& settings) {
   return result;
 }
 
+Checkup examine_watched(const RunConfig& config, const Task& task, const DoctorSettings& settings,
+                        Vigil& vigil) {
+  const std::vector<Check> wanted = chosen(settings);
+  const ModuleWatch watch(seen_by([&](const std::string&, const at::Tensor&) { vigil.beat(); }));
+  vigil.notes().begin(kData);
+  vigil.beat(Watchdog::Work::kSlow);  // a device that is opened
+  const Patient patient(config, task, settings.examination, [&] { vigil.beat(); });
+  for (const Check& check : wanted) {
+    vigil.beat();
+    run_check(check, patient, vigil.notes());
+  }
+  return vigil.notes().checkup();
+}
+
+// Reading files takes as long as it takes where others use the disk too.
+std::unique_ptr<Task> make_task_watched(RunConfig* config, const Assignments& options,
+                                        Vigil& vigil) {
+  vigil.notes().begin(kData);
+  vigil.beat(Watchdog::Work::kSlow);
+  const ModuleRunning module(kData);
+  return make_task(config, &options);
+}
+
 }  // namespace
 
+std::optional<WatchdogSettings> patience_of(const Recipe& recipe) {
+  const std::optional<WatchdogSettings> settings = parse_watchdog(recipe.watchdog);
+  if (!settings) return std::nullopt;
+  return WatchdogSettings{.seconds = settings->seconds > 0 ? settings->seconds : kPatientSeconds};
+}
+
 Checkup examine(const RunConfig& config, const Task& task, const DoctorSettings& settings) {
-  const std::vector<Check> wanted = chosen(settings);
-  Notes notes(settings);
-  Watchdog dog(watchdog_of(config.recipe), [&](const Hang& hang) {
-    if (settings.hang) settings.hang(notes.with_hang(hang));
-  });
-  int64_t beats = 0;
-  const ModuleWatch beat(seen_by([&](const std::string&, const at::Tensor&) {
-    dog.begin("module", ++beats, Watchdog::Work::kOther);
-  }));
-  const Patient patient(config, task, settings.examination);
-  for (const Check& check : wanted) {
-    dog.begin("module", ++beats, Watchdog::Work::kOther);
-    run_check(check, patient, notes);
-  }
-  dog.end();
-  return notes.checkup();
+  Vigil vigil(config.recipe, settings);
+  return examine_watched(config, task, settings, vigil);
 }
 
 Checkup examine(const Assignments& options, const DoctorSettings& settings) {
   RunConfig config = make_config(options);
   chosen(settings);
+  Vigil vigil(config.recipe, settings);
   std::unique_ptr<Task> task;
   try {
-    task = make_task(&config, &options);
+    task = make_task_watched(&config, options, vigil);
   } catch (const InvalidArgument& error) {
     const Finding finding = {
-        "data", Grade::kFail, error.what(),
-        "Mend or fetch the files, or name others with --data; the other checks "
-        "need them."};
+        kData, Grade::kFail, error.what(),
+        "Mend or fetch the files, or name others with --data; the other checks need them."};
     if (settings.found) settings.found(finding);
     return {{finding}};
   }
   set_threads(config.recipe);
-  return examine(config, *task, settings);
+  return examine_watched(config, *task, settings, vigil);
 }
 
 }  // namespace linescan

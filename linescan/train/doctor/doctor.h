@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -10,6 +11,7 @@
 #include "linescan/train/doctor/checkup.h"
 #include "linescan/train/doctor/patient.h"
 #include "linescan/train/task.h"
+#include "linescan/train/watchdog.h"
 
 namespace linescan {
 
@@ -22,8 +24,11 @@ struct DoctorSettings {
   std::function<void(const Checkup&)> hang = {};
 };
 
-// Seconds that a module may take, unless the recipe's watchdog is given in seconds.
+// Seconds that a module may take where the recipe's watchdog counts medians, which are those of a step.
 inline constexpr double kPatientSeconds = 600;
+
+// How long a module may take: the recipe's seconds, kPatientSeconds; nothing if its watchdog is off.
+std::optional<WatchdogSettings> patience_of(const Recipe& recipe);
 
 // Examines a task. Errors of the network are findings; throws InvalidArgument for an unknown check, and as
 // the device does.

@@ -99,8 +99,7 @@ std::string question_the_learning_rate(const Patient& patient) {
   }
   return fmt::format(
       "It explodes at {:g} as well, so the learning rate is not to blame: see the checks 'values' "
-      "and "
-      "'anomaly'.",
+      "and 'anomaly'.",
       lr);
 }
 

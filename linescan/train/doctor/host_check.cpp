@@ -8,6 +8,7 @@
 #include <filesystem>
 
 #include "linescan/base/error.h"
+#include "linescan/base/units.h"
 #include "linescan/device/cpu.h"
 #include "linescan/device/process.h"
 #include "linescan/files/atomic_write.h"
@@ -19,10 +20,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr double kMostWaiting = 0.2;    // share of a step that may go by without its data
-constexpr double kFewFilesLeft = 0.8;   // of the limit
+constexpr double kMostFilesOpen = 0.8;  // of the limit
 constexpr double kLittleMemory = 0.05;  // of the machine's
-
-double gigabytes(int64_t bytes) { return 1e-9 * static_cast<double>(bytes); }
 
 int64_t checkpoint_bytes(const torch::nn::Module& network, bool average) {
   int64_t bytes = 0;
@@ -78,7 +77,7 @@ Finding check_host(const Patient& patient) {
     return {"host", Grade::kWarn, measured,
             "Memory is nearly used up: look at what else runs here, or take a smaller --batch."};
   if (most_files > 0 &&
-      static_cast<double>(files) > kFewFilesLeft * static_cast<double>(most_files))
+      static_cast<double>(files) > kMostFilesOpen * static_cast<double>(most_files))
     return {"host", Grade::kWarn, measured, "Few files may still be opened: raise 'ulimit -n'."};
   if (waiting > kMostWaiting)
     return {"host", Grade::kWarn, measured,

@@ -6,6 +6,7 @@
 #include <malloc.h>
 #include <torch/torch.h>
 
+#include "linescan/base/units.h"
 #include "linescan/binding/gpu_runtime.h"
 #include "linescan/device/process.h"
 #include "linescan/train/doctor/checks.h"
@@ -16,8 +17,6 @@ namespace {
 constexpr std::size_t kWarmUp = 2;       // steps in which libraries allocate what they keep
 constexpr double kTornShare = 0.5;       // of what was reserved
 constexpr int64_t kLeastTorn = 1 << 30;  // bytes that are worth a word
-
-double megabytes(int64_t bytes) { return 1e-6 * static_cast<double>(bytes); }
 
 // Bytes of tensors on the CPU that this thread has made and not given back, to the byte.
 class LiveBytes : public c10::MemoryReportingInfoBase {
@@ -71,8 +70,7 @@ Finding check_memory(const Patient& patient) {
   const Tear tear = tear_of(compute);
   std::string measured = fmt::format(
       "{} steps; {:.1f} MB of tensors after the last, {:.0f} MB in the process; {:.0f} of {:.0f} "
-      "MB "
-      "reserved are free",
+      "MB reserved are free",
       after.size(), megabytes(after.back()), megabytes(resident_memory()), megabytes(tear.free),
       megabytes(tear.reserved));
   if (after.size() <= kWarmUp + 1)

@@ -7,7 +7,9 @@
 #include <cmath>
 
 #include "linescan/binding/causal_conv1d.h"
+#include "linescan/binding/depthwise_conv.h"
 #include "linescan/binding/gated_delta_rule.h"
+#include "linescan/binding/layer_norm.h"
 #include "linescan/binding/selective_scan.h"
 #include "linescan/binding/ss2d.h"
 #include "linescan/train/doctor/checks.h"
@@ -46,6 +48,14 @@ std::vector<Case> make_cases() {
          constexpr int64_t kRoutes[] = {0, 1, 6, 7};
          return ss2d(t[0], t[1], {}, t[2], t[3], t[4], t[5], kRoutes);
        }},
+      {"layer_norm",
+       {"x", "weight", "bias"},
+       {normal({2, 5, 19}), normal({19}), normal({19})},
+       [](const Tensors& t) { return layer_norm(t[0], t[1], t[2], 1e-5).out; }},
+      {"depthwise_conv",
+       {"x", "weight", "bias"},
+       {normal({2, 5, 7, 19}), normal({19, 1, 3, 3}), normal({19})},
+       [](const Tensors& t) { return depthwise_conv(t[0], t[1], t[2], true); }},
       {"causal_conv1d",
        {"x", "weight", "bias"},
        {normal({2, 19, 6}), normal({6, 4}), normal({6})},

@@ -2,29 +2,34 @@
 
 #include <chrono>
 
+#include "linescan/base/activity.h"
 #include "linescan/train/checkpoint.h"
 #include "linescan/train/sampler.h"
 
 namespace linescan {
 namespace {
 
-// As the recipe has it, but every kernel on its own: a recorded step hides what the checks look for.
-Recipe without_graph(Recipe recipe) {
+// As the recipe has it, but every kernel on its own, because a recorded step hides what the checks look
+// for; and anomalies are looked for by a check of their own.
+Recipe plain(Recipe recipe) {
   recipe.graph = false;
+  recipe.detect_anomaly = false;
   return recipe;
 }
 
 }  // namespace
 
-Patient::Patient(const RunConfig& config, const Task& task, Examination examination)
-    : config_(config),
+Patient::Patient(const RunConfig& config, const Task& task, Examination examination,
+                 const std::function<void()>& beat)
+    : recipe_(config.recipe),
       compute_(open_compute(config.recipe.device, config.recipe.precision)),
       task_(task),
       examination_(std::move(examination)) {
-  const Recipe& recipe = config.recipe;
-  Sampler sampler(task.examples(), recipe.batch, recipe.seed);
+  Sampler sampler(task.examples(), recipe_.batch, recipe_.seed);
   const auto start = std::chrono::steady_clock::now();
   for (int64_t i = 0; i < std::min(examination_.steps, sampler.batches_per_epoch()); ++i) {
+    if (beat) beat();
+    const ModuleRunning module("batch");
     const std::span<const int64_t> indices = sampler.next();
     batches_.push_back({{indices.begin(), indices.end()}, task.batch(indices, 0, compute_)});
   }
@@ -58,7 +63,7 @@ Trial::Trial(const Patient& patient, std::optional<double> lr)
       lr_(lr.value_or(patient.recipe().lr)),
       network_(patient.fresh_network()),
       optimizer_(*network_.module, patient.recipe()),
-      recipe_(without_graph(patient.recipe())),
+      recipe_(plain(patient.recipe())),
       step_(recipe_, patient.compute(), network_.forward, optimizer_, {}, network_.loss) {}
 
 TrainingStep::Reading Trial::run(int64_t number) {

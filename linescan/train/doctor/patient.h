@@ -3,6 +3,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -28,11 +29,12 @@ struct Examination {
 
 class Patient {
  public:
-  // `task` must outlive the patient. Makes the batches. Throws as open_compute(), Sampler and Task do.
-  Patient(const RunConfig& config, const Task& task, Examination examination);
+  // `task` must outlive the patient. Makes the batches, and calls `beat` before each. Throws as
+  // open_compute(), Sampler and Task do.
+  Patient(const RunConfig& config, const Task& task, Examination examination,
+          const std::function<void()>& beat = {});
 
-  const RunConfig& config() const { return config_; }
-  const Recipe& recipe() const { return config_.recipe; }
+  const Recipe& recipe() const { return recipe_; }
   const Compute& compute() const { return compute_; }
   const Task& task() const { return task_; }
   const std::vector<ExaminedBatch>& batches() const { return batches_; }
@@ -50,7 +52,7 @@ class Patient {
   Answer answer(const Network& network, const Batch& batch) const;
 
  private:
-  RunConfig config_;
+  Recipe recipe_;
   Compute compute_;
   const Task& task_;
   Examination examination_;

@@ -87,7 +87,7 @@ __global__ void __launch_bounds__(32 * kDeltaScanWarps) scan_kernel(ScanArgs<T> 
       }
       // u^T
       sums.clear();
-      multiply_lower(sums, right_side, tile.A, Tile::kSquare);
+      multiply_rows<true>(sums, right_side, tile.A, Tile::kSquare);
       FragmentA<T> u[kChunk / 16], written[kChunk / 16];
 #pragma unroll
       for (int t = 0; t < kChunk / 16; ++t) {
@@ -104,7 +104,7 @@ __global__ void __launch_bounds__(32 * kDeltaScanWarps) scan_kernel(ScanArgs<T> 
         add_key_parts<Tile::kKeyWarps>(out, tile.exchange, place);
         if (place.key == 0) {
           out = out.mapped([&](float x, int, int token) { return tile.row(kReadQ, token) * x; });
-          multiply_lower(out, u, tile.P, Tile::kSquare);
+          multiply_rows<true>(out, u, tile.P, Tile::kSquare);
           store_tokens(chunk.rows(args.o, at.head), chunk.row_step(args.o), chunk.tokens, out,
                        own_value, in.V, args.pairs);
         }

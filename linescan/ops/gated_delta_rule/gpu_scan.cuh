@@ -155,57 +155,29 @@ __device__ __forceinline__ void walk_chunks(int64_t chunks, int stages, bool rev
 
 // ---- Products: sums [16, 8 kTiles] of left operands [16, 16] side by side and a tile ----------------
 
-// sums += left tile^T
-template <typename T, int kTiles, int kDepth>
+// sums += left tile^T. kLower: the tile is a lower triangle, and what is zero is left out.
+template <bool kLower = false, typename T, int kTiles, int kDepth>
 __device__ __forceinline__ void multiply_rows(Sums<kTiles>& sums,
                                               const FragmentA<T> (&left)[kDepth], const T* tile,
                                               int stride) {
 #pragma unroll
   for (int k = 0; k < kDepth; ++k)
 #pragma unroll
-    for (int n = 0; n < kTiles / 2; ++n) {
-      FragmentB<T> b[2];
-      load_b_rows(b, tile + 16 * n * stride + 16 * k, stride);
-      multiply_add(sums, n, left[k], b);
-    }
-}
-// The same with a lower triangle.
-template <typename T, int kTiles, int kDepth>
-__device__ __forceinline__ void multiply_lower(Sums<kTiles>& sums,
-                                               const FragmentA<T> (&left)[kDepth], const T* tile,
-                                               int stride) {
-#pragma unroll
-  for (int k = 0; k < kDepth; ++k)
-#pragma unroll
-    for (int n = k; n < kTiles / 2; ++n) {
+    for (int n = kLower ? k : 0; n < kTiles / 2; ++n) {
       FragmentB<T> b[2];
       load_b_rows(b, tile + 16 * n * stride + 16 * k, stride);
       multiply_add(sums, n, left[k], b);
     }
 }
 // sums += left tile
-template <typename T, int kTiles, int kDepth>
+template <bool kLower = false, typename T, int kTiles, int kDepth>
 __device__ __forceinline__ void multiply_columns(Sums<kTiles>& sums,
                                                  const FragmentA<T> (&left)[kDepth], const T* tile,
                                                  int stride) {
 #pragma unroll
   for (int k = 0; k < kDepth; ++k)
 #pragma unroll
-    for (int n = 0; n < kTiles / 2; ++n) {
-      FragmentB<T> b[2];
-      load_b_columns(b, tile + 16 * k * stride + 16 * n, stride);
-      multiply_add(sums, n, left[k], b);
-    }
-}
-// The same with a lower triangle.
-template <typename T, int kTiles, int kDepth>
-__device__ __forceinline__ void multiply_lower_columns(Sums<kTiles>& sums,
-                                                       const FragmentA<T> (&left)[kDepth],
-                                                       const T* tile, int stride) {
-#pragma unroll
-  for (int k = 0; k < kDepth; ++k)
-#pragma unroll
-    for (int n = 0; n <= k; ++n) {
+    for (int n = 0; n < (kLower ? k + 1 : kTiles / 2); ++n) {
       FragmentB<T> b[2];
       load_b_columns(b, tile + 16 * k * stride + 16 * n, stride);
       multiply_add(sums, n, left[k], b);
@@ -330,14 +302,6 @@ __device__ __forceinline__ void store_tokens(T* rows, int64_t step, int tokens,
         if (8 * i + 2 * q + (j & 1) < tokens && value + g + 8 * (j >> 1) < values)
           at[(j & 1) * step + 8 * (j >> 1)] = sums.tiles[i][j];
   }
-}
-
-// Whether two neighbours in a row, from an even one on, are one aligned access everywhere.
-inline bool rows_are_pairs(const TensorView& view) {
-  for (int dim = 0; dim < 3; ++dim)
-    if (view.shape[dim] > 1 && view.strides[dim] % 2 != 0) return false;
-  return reinterpret_cast<std::uintptr_t>(view.data) % (2 * size_of(view.dtype)) == 0 &&
-         view.shape[3] % 2 == 0;
 }
 
 }  // namespace linescan

@@ -34,6 +34,14 @@ inline bool rows_are_vectors(const TensorView& view) {
   return reinterpret_cast<std::uintptr_t>(view.data) % 16 == 0 && view.shape[3] % numbers == 0;
 }
 
+// Whether two neighbours in a row, from an even one on, are one aligned access everywhere.
+inline bool rows_are_pairs(const TensorView& view) {
+  for (int dim = 0; dim < 3; ++dim)
+    if (view.shape[dim] > 1 && view.strides[dim] % 2 != 0) return false;
+  return reinterpret_cast<std::uintptr_t>(view.data) % (2 * size_of(view.dtype)) == 0 &&
+         view.shape[3] % 2 == 0;
+}
+
 // [sequences, value_heads, K, V] or [.., V, K], any strides.
 struct DeltaStates {
   float* data;

@@ -78,13 +78,13 @@ __global__ void __launch_bounds__(32 * kDeltaScanWarps)
       for (int t = 0; t < kChunk / 16; ++t)
         load_a_transposed(go[t], tile.v + 16 * t * tile.value_stride + place.value,
                           tile.value_stride);
-      multiply_lower_columns(sums, go, tile.P, Tile::kSquare);
+      multiply_columns<true>(sums, go, tile.P, Tile::kSquare);
       // gX^T
       FragmentA<T> gu[kChunk / 16];
 #pragma unroll
       for (int t = 0; t < kChunk / 16; ++t) gu[t] = operand<T>(sums, t);
       sums.clear();
-      multiply_lower_columns(sums, gu, tile.A, Tile::kSquare);
+      multiply_columns<true>(sums, gu, tile.A, Tile::kSquare);
       if (place.key == 0)
         store_tokens(args.correction_gradients + at.row(number) * cut.correction_numbers(kChunk),
                      cut.padded_values, kChunk, sums, own_value, cut.padded_values, true);

@@ -1,0 +1,237 @@
+// What stands where in the gradients' kernel (chunk_gradients.cu): shared memory, the part of the work that
+// a thread has, and the sums over rows that several threads share.
+#pragma once
+
+#include "linescan/ops/device_code/tile_product.cuh"
+#include "linescan/ops/gated_delta_rule/gpu_record.cuh"
+#include "linescan/ops/gated_delta_rule/gpu_tokens.cuh"
+
+namespace linescan {
+
+// What the kernel keeps in shared memory for every token beside the record.
+enum GradientRow { kReads, kWrites, kCorrection, kBetaSum, kWarpSums };
+
+template <typename T, int kKeys>
+struct GradientTiles : DeltaSizes<T, kKeys> {
+  using Sizes = DeltaSizes<T, kKeys>;
+  using Sizes::kChunk, Sizes::kLayout, Sizes::kSquare, Sizes::kStride;
+  static constexpr int kOver = kChunk + 1;
+  static constexpr int kSlice = kLayout.slice(), kSliceStride = kLayout.slice_stride();
+  static constexpr int kOwn = kLayout.gradient_keys(), kKeyWarps = kLayout.gradient_key_warps();
+  static constexpr int kThreads = kLayout.gradient_threads();
+  static constexpr int64_t kStageBytes = kLayout.gradient_stage_bytes();
+  static constexpr int64_t kPairsBytes = kLayout.pairs_bytes();
+  static constexpr int64_t kOnlyStageBytes = kStageBytes > kPairsBytes ? kStageBytes : kPairsBytes;
+
+  T *k, *q, *H, *M;
+  float *over, *rows, *own, *parts;
+  DeltaDecays<kChunk>* decays;
+  unsigned char* stages;
+
+  __device__ __forceinline__ explicit GradientTiles(int stage_count) {
+    k = reinterpret_cast<T*>(shared_memory());
+    q = k + kChunk * kStride;
+    H = q + kChunk * kStride;
+    stages = reinterpret_cast<unsigned char*>(H + kChunk * kSquare);
+    M = reinterpret_cast<T*>(stage_count == 1 ? stages : stages + stage_count * kStageBytes);
+    over = reinterpret_cast<float*>(M + kChunk * kSquare);
+    decays = reinterpret_cast<DeltaDecays<kChunk>*>(
+        stages + (stage_count == 1 ? kOnlyStageBytes : stage_count * kStageBytes + kPairsBytes));
+    rows = reinterpret_cast<float*>(decays + 1);
+    own = rows + 2 * kDeltaRecordRows * kChunk;
+    parts = own + kDeltaRecordRows * kChunk;
+  }
+  // Of value head h, or of the next.
+  __device__ __forceinline__ float* record_rows(int h) const {
+    return rows + h % 2 * kDeltaRecordRows * kChunk;
+  }
+  __device__ __forceinline__ float* own_row(GradientRow which) const {
+    return own + which * kChunk;
+  }
+};
+
+// One slice of V in a stage.
+template <class Tiles, typename T>
+struct GradientStage {
+  T *S, *gS, *slices[3];
+
+  __device__ __forceinline__ GradientStage(const Tiles& tiles, int number) {
+    S = reinterpret_cast<T*>(tiles.stages + number * Tiles::kStageBytes);
+    gS = S + Tiles::kSlice * Tiles::kStride;
+    slices[0] = gS + Tiles::kSlice * Tiles::kStride;
+    slices[1] = slices[0] + Tiles::kChunk * Tiles::kSliceStride;
+    slices[2] = slices[1] + Tiles::kChunk * Tiles::kSliceStride;
+  }
+};
+
+// Sums over the four lanes that share a row.
+__device__ __forceinline__ float sum_of_quad(float x) {
+  x += __shfl_xor_sync(kAllLanes, x, 1);
+  return x + __shfl_xor_sync(kAllLanes, x, 2);
+}
+
+// A thread's place: 16 tokens from `token`, keys from `key`, and of the products of tokens with tokens the
+// tiles at columns 16 n for n = unit * kKeyWarps + key_warp, as far as they reach below the diagonal.
+template <class Tiles>
+struct GradientPlace {
+  static constexpr int kTokenTiles = Tiles::kChunk / 16;
+  static constexpr int kUnits = (kTokenTiles + Tiles::kKeyWarps - 1) / Tiles::kKeyWarps;
+  int tile, key_warp, token, key, g, q;
+
+  __device__ __forceinline__ GradientPlace()
+      : tile(threadIdx.x / 32 % kTokenTiles),
+        key_warp(threadIdx.x / 32 / kTokenTiles),
+        token(16 * tile),
+        key(Tiles::kOwn * key_warp),
+        g(threadIdx.x % 32 / 4),
+        q(threadIdx.x % 4) {}
+
+  // visit(unit, n)
+  template <class Visit>
+  __device__ __forceinline__ void for_units(const Visit& visit) const {
+#pragma unroll
+    for (int unit = 0; unit < kUnits; ++unit) {
+      const int n = unit * Tiles::kKeyWarps + key_warp;
+      if (n <= tile) visit(unit, n);
+    }
+  }
+  // The same without a branch, which products would turn into selections of every sum: what lies above the
+  // diagonal is computed for nothing.
+  template <class Visit>
+  __device__ __forceinline__ void for_products(const Visit& visit) const {
+#pragma unroll
+    for (int unit = 0; unit < kUnits; ++unit)
+      visit(unit, min(unit * Tiles::kKeyWarps + key_warp, kTokenTiles - 1));
+  }
+  // result[i, j] = function(value, i, j, whether they are of one block of 16) for the units' numbers.
+  template <class Function>
+  __device__ __forceinline__ Sums<2 * kUnits> weighted(const Sums<2 * kUnits>& sums,
+                                                       const Function& function) const {
+    return sums.mapped([&](float x, int row, int column) {
+      const int n = column / 16 * Tiles::kKeyWarps + key_warp;
+      return n <= tile ? function(x, token + g + 8 * row, 16 * n + column % 16, n == tile) : 0.f;
+    });
+  }
+  template <typename T>
+  __device__ __forceinline__ void store(const Sums<2 * kUnits>& sums, T* to, int stride) const {
+    for_units([&](int unit, int n) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+#pragma unroll
+        for (int row = 0; row < 2; ++row) {
+          const float* pair = &sums.tiles[2 * unit + half][2 * row];
+          store_two(to + (token + g + 8 * row) * stride, 16 * n + 8 * half + 2 * q, stride,
+                    sizeof(T) == 2, pair[0], pair[1]);
+        }
+    });
+  }
+  // parts[token, key_warp] <- the rows' sums of term(row, tile, number, place among the row's numbers)
+  template <int kTiles, class Term>
+  __device__ __forceinline__ void sum_rows(float* parts, const Term& term) const {
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
+      float sum = 0;
+#pragma unroll
+      for (int i = 0; i < kTiles; ++i)
+#pragma unroll
+        for (int j = 0; j < 2; ++j) sum += term(row, i, 2 * row + j, 2 * i + j);
+      sum = sum_of_quad(sum);
+      if (q == 0) parts[(token + g + 8 * row) * Tiles::kKeyWarps + key_warp] = sum;
+    }
+  }
+  // The numbers of q or k that stand where the thread's sums of keys stand, for one of the two rows.
+  template <typename T>
+  __device__ __forceinline__ void read_keys(const T* tile, int row,
+                                            float (&numbers)[Tiles::kOwn / 4]) const {
+    const T* at = tile + (token + g + 8 * row) * Tiles::kStride + key + 2 * q;
+#pragma unroll
+    for (int i = 0; i < Tiles::kOwn / 8; ++i) {
+      Two<T> two;
+      if constexpr (sizeof(T) == 2)
+        two.word = *reinterpret_cast<const uint32_t*>(at + 8 * i);
+      else
+        two.values = *reinterpret_cast<const float2*>(at + 8 * i);
+      numbers[2 * i] = two[0];
+      numbers[2 * i + 1] = two[1];
+    }
+  }
+  // parts <- the sums over keys of the tile's numbers times those of `sums`; for two at once.
+  template <int kParts, typename T, int kTiles>
+  __device__ __forceinline__ void dot_rows(const T* tile, const Sums<kTiles>* const (&sums)[kParts],
+                                           float* const (&parts)[kParts]) const {
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
+      float numbers[Tiles::kOwn / 4];
+      read_keys(tile, row, numbers);
+#pragma unroll
+      for (int part = 0; part < kParts; ++part) {
+        float sum = 0;
+#pragma unroll
+        for (int i = 0; i < kTiles; ++i)
+#pragma unroll
+          for (int j = 0; j < 2; ++j)
+            sum = fmaf(numbers[2 * i + j], sums[part]->tiles[i][2 * row + j], sum);
+        sum = sum_of_quad(sum);
+        if (q == 0) parts[part][(token + g + 8 * row) * Tiles::kKeyWarps + key_warp] = sum;
+      }
+    }
+  }
+};
+
+template <int kKeyWarps>
+__device__ __forceinline__ float sum_of_parts(const float* parts, int token) {
+  float sum = 0;
+#pragma unroll
+  for (int i = 0; i < kKeyWarps; ++i) sum += parts[token * kKeyWarps + i];
+  return sum;
+}
+
+// The gradient of a row x from n gy (see above), stored for the tokens that there are.
+template <class Tiles, typename T, int kTiles>
+__device__ __forceinline__ void store_through_norm(const GradientPlace<Tiles>& place,
+                                                   const Sums<kTiles>& sums, const T* tile,
+                                                   float* parts, const DeltaRows<T>& to,
+                                                   const DeltaChunk& chunk, int head, int K,
+                                                   bool norm, bool pairs) {
+  constexpr int kPart = Tiles::kChunk * Tiles::kKeyWarps;
+  if (norm) {
+    place.template dot_rows<1, T, kTiles>(tile, {&sums}, {parts});
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
+      float numbers[Tiles::kOwn / 4], sum = 0;
+      place.read_keys(tile, row, numbers);
+      for (const float x : numbers) sum = fmaf(x, x, sum);
+      sum = sum_of_quad(sum);
+      if (place.q == 0)
+        parts[kPart + (place.token + place.g + 8 * row) * Tiles::kKeyWarps + place.key_warp] = sum;
+    }
+    __syncthreads();
+  }
+  if (to.data) {
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
+      const int token = place.token + place.g + 8 * row;
+      const float along = norm ? sum_of_parts<Tiles::kKeyWarps>(parts, token) /
+                                     (sum_of_parts<Tiles::kKeyWarps>(parts + kPart, token) + 1e-6f)
+                               : 0.f;
+      if (token >= chunk.tokens) continue;
+      T* const out = chunk.rows(to, head) + token * chunk.row_step(to);
+      float x[Tiles::kOwn / 4];
+      place.read_keys(tile, row, x);
+#pragma unroll
+      for (int i = 0; i < kTiles; ++i)
+        store_two(out, place.key + 8 * i + 2 * place.q, K, pairs,
+                  sums.tiles[i][2 * row] - along * x[2 * i],
+                  sums.tiles[i][2 * row + 1] - along * x[2 * i + 1]);
+    }
+  }
+  __syncthreads();
+}
+
+// The sum of numbers over `lanes` neighbouring threads, a power of two.
+__device__ __forceinline__ float sum_of_lanes(float x, int lanes) {
+  for (int mask = 1; mask < lanes; mask *= 2) x += __shfl_xor_sync(kAllLanes, x, mask);
+  return x;
+}
+
+}  // namespace linescan

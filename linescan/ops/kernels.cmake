@@ -9,6 +9,9 @@ set(LINESCAN_KERNELS
   ops/gated_delta_rule/chunk_gradients.cu
   ops/gated_delta_rule/chunk_records.cu
   ops/gated_delta_rule/chunk_scan.cu
+  ops/gated_delta_rule/group_gradients.cu
+  ops/gated_delta_rule/group_reverse_scan.cu
+  ops/gated_delta_rule/group_scan.cu
   ops/gated_delta_rule/passes.cu
   ops/gated_delta_rule/recurrence.cu
   ops/gated_delta_rule/reverse_scan.cu

@@ -25,8 +25,8 @@ const int64_t* take_numbers(GpuTensors& gpu, SampleTensor& memory,
 }
 
 // check, plan, forward and backward in a workspace full of NaN, or another filling; results come back to
-// the sample.
-void run(GatedDeltaRuleSample& s, int filling = 0xFF) {
+// the sample. The kernels planned for one GPU run on every later one.
+void run(GatedDeltaRuleSample& s, int filling = 0xFF, const Gpu& planned_for = test_gpu()) {
   GpuTensors gpu;
   const bool heads_first =
       s.problem.q.shape != s.q.view().shape || s.problem.q.strides != s.q.view().strides;
@@ -65,7 +65,7 @@ void run(GatedDeltaRuleSample& s, int filling = 0xFF) {
   check_gpu(problem);
   const GatedDeltaRuleSize size = size_of(problem);
   for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
-    const auto how = plan(size, problem.packed, pass, test_gpu());
+    const auto how = plan(size, problem.packed, pass, planned_for);
     GpuWorkspace workspace(how.workspace_bytes, filling);
     if (pass == Pass::kForward)
       forward(problem, how, workspace.data(), {});
@@ -89,6 +89,20 @@ TEST_P(GatedDeltaRuleGpu, AgreesWithReference) {
     run(sample, filling);
     expect_passed(sample.judge(gated_delta_rule_gpu_bound(c.dtype)));
   }
+}
+
+// Where there are warp groups, the kernels that do without.
+TEST_P(GatedDeltaRuleGpu, AgreesWithReferenceAsOnAmpere) {
+  Case c = GetParam();
+  c.mode = Mode::kChunk;
+  GatedDeltaRuleSample sample(c);
+  const GatedDeltaRuleSize size = size_of(sample.problem);
+  const Gpu& ampere = find_gpu("a100");
+  if (plan(size, sample.problem.packed, Pass::kBackward, ampere).warp_groups ==
+      plan(size, sample.problem.packed, Pass::kBackward, test_gpu()).warp_groups)
+    return;  // one test has seen it
+  run(sample, 0xFF, ampere);
+  expect_passed(sample.judge(gated_delta_rule_gpu_bound(c.dtype)));
 }
 
 TEST_P(GatedDeltaRuleGpu, RecurrenceAgreesWithReference) {
@@ -362,7 +376,7 @@ TEST(GatedDeltaRuleGpuOperator, CutsOfTheStateAgree) {
 }
 
 TEST(GatedDeltaRuleGpuPlan, FillsTheDevice) {
-  const Gpu& gpu = find_gpu("h100");
+  const Gpu& gpu = find_gpu("a100");
   const GatedDeltaRuleSize few{.batch = 1,
                                .sequences = 1,
                                .length = 8192,
@@ -372,6 +386,8 @@ TEST(GatedDeltaRuleGpuPlan, FillsTheDevice) {
                                .V = 128,
                                .dtype = kBf16};
   EXPECT_EQ(plan(few, false, Pass::kForward, gpu).scan.grid, 64);  // all of V's 16 columns apart
+  EXPECT_FALSE(plan(few, false, Pass::kForward, gpu).warp_groups);
+  EXPECT_TRUE(plan(few, false, Pass::kForward, find_gpu("h100")).warp_groups);
   GatedDeltaRuleSize many = few;
   many.heads = many.value_heads = 64;
   many.batch = many.sequences = 8;

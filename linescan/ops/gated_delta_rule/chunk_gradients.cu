@@ -16,27 +16,105 @@
 
 #include "linescan/base/math.h"
 #include "linescan/ops/device_code/ordered_sums.h"
+#include "linescan/ops/gated_delta_rule/gpu_gate_gradient.cuh"
 #include "linescan/ops/gated_delta_rule/gpu_gradients.cuh"
 #include "linescan/ops/gated_delta_rule/gpu_kernels.h"
 
 namespace linescan {
 namespace {
 
-template <typename T>
-struct GradientArgs {
-  DeltaInputs<T> in;
-  DeltaSequences sequences;
-  DeltaRows<const T> o;  // upstream
-  DeltaRows<T> q, k, v;
-  DeltaRows<float> g;
-  DeltaRows<unsigned char> beta;  // of the type of the input
-  bool o_vectors, v_vectors, pairs;
-  int padded_values, stages;
-  int64_t chunks;
-  std::byte* records;
-  const T *states, *state_gradients, *corrections, *correction_gradients;
-  float* parameter_sums;  // [chunks, 2, value_heads]: for A_log and dt_bias
+template <typename T, int kKeys>
+struct GradientTiles : DeltaSizes<T, kKeys> {
+  using Sizes = DeltaSizes<T, kKeys>;
+  using Sizes::kChunk, Sizes::kLayout, Sizes::kSquare, Sizes::kStride;
+  static constexpr int kOver = kChunk + 1;
+  static constexpr int kSlice = kLayout.slice(), kSliceStride = kLayout.slice_stride();
+  static constexpr int kOwn = kLayout.gradient_keys(), kKeyWarps = kLayout.gradient_key_warps();
+  static constexpr int kThreads = kLayout.gradient_threads();
+  static constexpr int64_t kStageBytes = kLayout.gradient_stage_bytes();
+  static constexpr int64_t kPairsBytes = kLayout.pairs_bytes();
+  static constexpr int64_t kOnlyStageBytes = kStageBytes > kPairsBytes ? kStageBytes : kPairsBytes;
+
+  StridedTile<T, kStride> k, q;
+  T *H, *M;
+  float *over, *rows, *own, *parts;
+  DeltaDecays<kChunk>* decays;
+  unsigned char* stages;
+
+  __device__ __forceinline__ explicit GradientTiles(int stage_count) {
+    k.data = reinterpret_cast<T*>(shared_memory());
+    q.data = k.data + kChunk * kStride;
+    H = q.data + kChunk * kStride;
+    stages = reinterpret_cast<unsigned char*>(H + kChunk * kSquare);
+    M = reinterpret_cast<T*>(stage_count == 1 ? stages : stages + stage_count * kStageBytes);
+    over = reinterpret_cast<float*>(M + kChunk * kSquare);
+    decays = reinterpret_cast<DeltaDecays<kChunk>*>(
+        stages + (stage_count == 1 ? kOnlyStageBytes : stage_count * kStageBytes + kPairsBytes));
+    rows = reinterpret_cast<float*>(decays + 1);
+    own = rows + 2 * kDeltaRecordRows * kChunk;
+    parts = own + kDeltaRecordRows * kChunk;
+  }
+  // Of value head h, or of the next.
+  __device__ __forceinline__ float* record_rows(int h) const {
+    return rows + h % 2 * kDeltaRecordRows * kChunk;
+  }
+  static constexpr int kShares = 1;
+  __device__ __forceinline__ float* share(GradientRow which, int = 0) const {
+    return own + which * kChunk;
+  }
 };
+
+// One slice of V in a stage.
+template <class Tiles, typename T>
+struct GradientStage {
+  T *S, *gS, *slices[3];
+
+  __device__ __forceinline__ GradientStage(const Tiles& tiles, int number) {
+    S = reinterpret_cast<T*>(tiles.stages + number * Tiles::kStageBytes);
+    gS = S + Tiles::kSlice * Tiles::kStride;
+    slices[0] = gS + Tiles::kSlice * Tiles::kStride;
+    slices[1] = slices[0] + Tiles::kChunk * Tiles::kSliceStride;
+    slices[2] = slices[1] + Tiles::kChunk * Tiles::kSliceStride;
+  }
+};
+
+// What passes over a token from those behind it to those in front of it, a share a thread of the token, and the
+// rows' sums over keys as store_gate_and_beta() wants them. Uses up `over` and `parts`.
+template <class Tiles>
+__device__ __forceinline__ float pairs_over_token(const Tiles& tiles, const float* rows) {
+  constexpr int kChunk = Tiles::kChunk, kPart = kChunk * Tiles::kKeyWarps;
+  constexpr int kLanes = Tiles::kThreads / kChunk, kLaneTokens = kChunk / kLanes;  // of a token
+  const int own_token = threadIdx.x / kLanes, own_lane = threadIdx.x % kLanes;
+  // over[i, j] <- sum of row i in front of j; kLaneTokens columns a lane
+  float* const over_row = tiles.over + own_token * Tiles::kOver;
+  const int first = own_lane * kLaneTokens, last = min(first + kLaneTokens, own_token + 1);
+  float sum = 0;
+  for (int j = first; j < last; ++j) sum += over_row[j];
+  float before = 0;
+  for (int lane = 0; lane < kLanes; ++lane) {
+    const float of_lane = __shfl_sync(kAllLanes, sum, lane, kLanes);
+    if (lane < own_lane) before += of_lane;
+  }
+  for (int j = first; j < last; ++j) {
+    const float here = over_row[j];
+    over_row[j] = before;
+    before += here;
+  }
+  if (own_lane == 0) {
+    const auto part = [&](int which) {
+      return sum_of_parts<Tiles::kKeyWarps>(tiles.parts + which * kPart, own_token);
+    };
+    const float read = part(2);
+    tiles.share(kReads)[own_token] = part(0) - rows[kBeta * kChunk + own_token] * read;
+    tiles.share(kWrites)[own_token] = part(1);
+    tiles.share(kToBeta)[own_token] = part(3) - read;
+  }
+  __syncthreads();
+  float pairs = 0;
+  for (int i = max(first, own_token); i < first + kLaneTokens; ++i)
+    pairs += tiles.over[i * Tiles::kOver + own_token];
+  return pairs;
+}
 
 template <typename T, int kKeys>
 __global__ void __launch_bounds__(GradientTiles<T, kKeys>::kThreads, kKeys == 32 ? 4 : 1)
@@ -50,7 +128,6 @@ __global__ void __launch_bounds__(GradientTiles<T, kKeys>::kThreads, kKeys == 32
   constexpr int kUnitTiles = 2 * Place::kUnits, kPart = kChunk * Tiles::kKeyWarps;
   // A token's threads, where the work is neither keys nor pairs.
   constexpr int kLanes = Tiles::kThreads / kChunk, kLaneValues = kSlice / kLanes;
-  constexpr int kLaneTokens = kChunk / kLanes;
   const DeltaInputs<T>& in = args.in;
   const Tiles tiles(args.stages);
   const Place place;
@@ -65,12 +142,8 @@ __global__ void __launch_bounds__(GradientTiles<T, kKeys>::kThreads, kKeys == 32
     const int64_t number = item / in.heads;
     const int head = static_cast<int>(item % in.heads), first_head = head * in.group();
     const DeltaChunk chunk = chunk_of(args.sequences, number, kChunk);
-    const auto parameter_sum = [&](int which, int h) -> float& {
-      return args.parameter_sums[(2 * number + which) * in.value_heads + h];
-    };
     if (chunk.tokens == 0) {
-      for (int i = threadIdx.x; i < 2 * in.group(); i += blockDim.x)
-        parameter_sum(i % 2, first_head + i / 2) = 0.f;
+      clear_parameter_sums(args, number, first_head);
       continue;
     }
 
@@ -111,9 +184,9 @@ __global__ void __launch_bounds__(GradientTiles<T, kKeys>::kThreads, kKeys == 32
                          kDeltaRecordRows * kChunk, kDeltaRecordRows * kChunk, true);
       commit_copies();
     };
-    load_tile(team, tiles.k, kStride, chunk.rows(in.k, head), chunk.row_step(in.k), kChunk,
+    load_tile(team, tiles.k.data, kStride, chunk.rows(in.k, head), chunk.row_step(in.k), kChunk,
               chunk.tokens, kKeys, in.K, in.vectors);
-    load_tile(team, tiles.q, kStride, chunk.rows(in.q, head), chunk.row_step(in.q), kChunk,
+    load_tile(team, tiles.q.data, kStride, chunk.rows(in.q, head), chunk.row_step(in.q), kChunk,
               chunk.tokens, kKeys, in.K, in.vectors);
     commit_copies();
     wait_copies<0>();
@@ -124,11 +197,11 @@ __global__ void __launch_bounds__(GradientTiles<T, kKeys>::kThreads, kKeys == 32
 #pragma unroll 2
     for (int k = 0; k < kKeys; k += 16) {
       FragmentA<T> from_q, from_k;
-      load_a(from_q, tiles.q + place.token * kStride + k, kStride);
-      load_a(from_k, tiles.k + place.token * kStride + k, kStride);
+      load_a(from_q, tiles.q.data + place.token * kStride + k, kStride);
+      load_a(from_k, tiles.k.data + place.token * kStride + k, kStride);
       place.for_products([&](int unit, int n) {
         FragmentB<T> b[2];
-        load_b_rows(b, tiles.k + 16 * n * kStride + k, kStride);
+        load_b_rows(b, tiles.k.data + 16 * n * kStride + k, kStride);
         multiply_add(qk, unit, from_q, b);
         multiply_add(kk, unit, from_k, b);
       });
@@ -190,7 +263,7 @@ __global__ void __launch_bounds__(GradientTiles<T, kKeys>::kThreads, kKeys == 32
         __syncthreads();
         if (at_step + 1 < slices) continue;
         sums = sums.mapped([&](float x, int r, int) { return own(kReadQ, r) * x; });
-        place.template dot_rows<1, T, kKeyTiles>(tiles.q, {&sums}, {tiles.parts});
+        place.template dot_rows<T, 1>(tiles.q, {&sums}, {tiles.parts});
 #pragma unroll
         for (int i = 0; i < kKeyTiles; ++i)
 #pragma unroll
@@ -271,8 +344,8 @@ __global__ void __launch_bounds__(GradientTiles<T, kKeys>::kThreads, kKeys == 32
       if (at_step + 1 < steps) continue;
       sums = sums.mapped([&](float x, int r, int) { return own(kWrite, r) * x; });
       reads = reads.mapped([&](float x, int r, int) { return own(kReadK, r) * x; });
-      place.template dot_rows<2, T, kKeyTiles>(tiles.k, {&sums, &reads},
-                                               {tiles.parts + kPart, tiles.parts + 2 * kPart});
+      place.template dot_rows<T, 2>(tiles.k, {&sums, &reads},
+                                    {tiles.parts + kPart, tiles.parts + 2 * kPart});
 #pragma unroll
       for (int i = 0; i < kKeyTiles; ++i)
 #pragma unroll
@@ -293,9 +366,9 @@ __global__ void __launch_bounds__(GradientTiles<T, kKeys>::kThreads, kKeys == 32
         for (int j = 0; j < 4; ++j) over.tiles[i][j] += M.tiles[i][j] * kk.tiles[i][j];
       place.store(over, tiles.over, Tiles::kOver);
       state_dot = sum_of_lanes(state_dot, 32);
-      if (threadIdx.x % 32 == 0) tiles.own_row(kWarpSums)[threadIdx.x / 32] = state_dot;
+      if (threadIdx.x % 32 == 0) tiles.share(kWarpSums)[threadIdx.x / 32] = state_dot;
       v_dot = sum_of_lanes(v_dot, kLanes);
-      if (own_lane == 0) tiles.own_row(kCorrection)[own_token] = v_dot;
+      if (own_lane == 0) tiles.share(kCorrection)[own_token] = v_dot;
       __syncthreads();
 
       // ---- Tokens with tokens ----
@@ -314,97 +387,26 @@ __global__ void __launch_bounds__(GradientTiles<T, kKeys>::kThreads, kKeys == 32
 #pragma unroll
         for (int n = 0; n < kKeyTiles / 2; ++n) {
           FragmentB<T> b[2];
-          load_b_columns(b, tiles.k + 16 * t * kStride + place.key + 16 * n, kStride);
+          load_b_columns(b, tiles.k.data + 16 * t * kStride + place.key + 16 * n, kStride);
           if (below) {
             multiply_add(gq, n, from_h, b);
             multiply_add(gk, n, from_m, b);
           }
           if (above) {
             multiply_add(gk, n, from_mt, b);
-            load_b_columns(b, tiles.q + 16 * t * kStride + place.key + 16 * n, kStride);
+            load_b_columns(b, tiles.q.data + 16 * t * kStride + place.key + 16 * n, kStride);
             multiply_add(gk, n, from_ht, b);
           }
         }
       }
 
-      // ---- Gate and beta ----
-      {
-        // over[i, j] <- sum of row i in front of j; kLaneTokens columns a lane
-        float* const over_row = tiles.over + own_token * Tiles::kOver;
-        const int first = own_lane * kLaneTokens, last = min(first + kLaneTokens, own_token + 1);
-        float sum = 0;
-        for (int j = first; j < last; ++j) sum += over_row[j];
-        float before = 0;
-        for (int lane = 0; lane < kLanes; ++lane) {
-          const float of_lane = __shfl_sync(kAllLanes, sum, lane, kLanes);
-          if (lane < own_lane) before += of_lane;
-        }
-        for (int j = first; j < last; ++j) {
-          const float here = over_row[j];
-          over_row[j] = before;
-          before += here;
-        }
-        if (own_lane == 0) {
-          const auto part = [&](int which) {
-            return sum_of_parts<Tiles::kKeyWarps>(tiles.parts + which * kPart, own_token);
-          };
-          const float read = part(2);
-          tiles.own_row(kReads)[own_token] = part(0) - row(kBeta, own_token) * read;
-          tiles.own_row(kWrites)[own_token] = part(1);
-          tiles.own_row(kBetaSum)[own_token] =
-              tiles.own_row(kCorrection)[own_token] - read + part(3);
-        }
-      }
-      __syncthreads();
-      float gg = 0, to_A_log = 0, to_bias = 0;
-      for (int i = own_lane * kLaneTokens; i < (own_lane + 1) * kLaneTokens; ++i)
-        gg += i < own_token ? tiles.own_row(kWrites)[i]
-                            : tiles.own_row(kReads)[i] + tiles.over[i * Tiles::kOver + own_token];
-      gg = sum_of_lanes(gg, kLanes);
-      if (own_lane == 0 && own_token < chunk.tokens) {
-        float state = 0;
-        for (int w = 0; w < Tiles::kThreads / 32; ++w) state += tiles.own_row(kWarpSums)[w];
-        gg = fmaf(state, rows[kDecay * kChunk], gg);
-        const int64_t batch = chunk.walk.batch, token = chunk.token(own_token);
-        float gbeta = tiles.own_row(kBetaSum)[own_token];
-        if (in.sigmoid) {
-          const float x = sigmoid(in.raw_beta(batch, token, h));
-          gbeta *= in.largest_beta * x * (1.f - x);
-        }
-        if (in.A_log) {
-          const float rate = expf(in.A_log[h]);
-          const float raw = *in.g.at(batch, token, h) + (in.dt_bias ? in.dt_bias[h] : 0.f);
-          to_A_log = -gg * rate * softplus(raw);
-          gg *= -rate * softplus_slope(raw);
-          to_bias = gg;
-        }
-        if (args.g.data) *args.g.at(batch, token, h) = gg;
-        if (args.beta.data)
-          write_as(args.beta.data, in.beta_type,
-                   batch * args.beta.batch + token * args.beta.token + h * args.beta.head, gbeta);
-      }
-      if (in.A_log) {
-        to_A_log = sum_of_lanes(to_A_log, 32);
-        to_bias = sum_of_lanes(to_bias, 32);
-        __syncthreads();
-        if (threadIdx.x % 32 == 0) {
-          tiles.own_row(kReads)[threadIdx.x / 32] = to_A_log;
-          tiles.own_row(kWrites)[threadIdx.x / 32] = to_bias;
-        }
-        __syncthreads();
-        if (threadIdx.x < 2) {
-          float sum = 0;
-          for (int w = 0; w < Tiles::kThreads / 32; ++w)
-            sum += tiles.own_row(threadIdx.x == 0 ? kReads : kWrites)[w];
-          parameter_sum(threadIdx.x, h) = sum;
-        }
-      }
+      store_gate_and_beta(tiles, args, chunk, number, h, pairs_over_token(tiles, rows));
       __syncthreads();
     }
-    store_through_norm(place, gq, tiles.q, tiles.parts, args.q, chunk, head, in.K, in.norm,
-                       args.pairs);
-    store_through_norm(place, gk, tiles.k, tiles.parts, args.k, chunk, head, in.K, in.norm,
-                       args.pairs);
+    store_through_norm<Tiles, T>(place, gq, tiles.q, tiles.parts, args.q, chunk, head, in.K,
+                                 in.norm, args.pairs);
+    store_through_norm<Tiles, T>(place, gk, tiles.k, tiles.parts, args.k, chunk, head, in.K,
+                                 in.norm, args.pairs);
   }
 }
 
@@ -439,6 +441,9 @@ void launch_delta_gradients(const GatedDeltaRuleProblem& p,
                                   of(plan.corrections_at),
                                   of(plan.correction_gradients_at),
                                   sums};
+    if constexpr (sizeof(T) == 2)
+      if (plan.warp_groups)
+        return launch_delta_group_gradients(args, kKeys, shape_of(plan.gradients), stream);
     launch("gated_delta_rule, gradients", gradients_kernel<T, kKeys>, shape_of(plan.gradients),
            stream, args);
   });

@@ -5,11 +5,12 @@
 // head that reads them, gates, decays and the inverse of I + L: 16 x 16 blocks on the diagonal by
 // substitution, the rest by products, inverse(below left) = -inverse(below right) L inverse(above left).
 //
-// Numerics:  q, k as they come; sums and the inverse in float32 (products of tf32 pieces: three, or two where A is rounded to a half type); A and P
+// Numerics:  q, k as they come; sums and the inverse in float32 (products of tf32 pieces: three, two for float16, one for bfloat16); A and P
 //            are rounded to T.
 
 #include "linescan/base/math.h"
 #include "linescan/ops/device_code/dispatch.cuh"
+#include "linescan/ops/device_code/group_product.cuh"
 #include "linescan/ops/device_code/tile_product.cuh"
 #include "linescan/ops/gated_delta_rule/gpu_kernels.h"
 #include "linescan/ops/gated_delta_rule/gpu_record.cuh"
@@ -87,13 +88,19 @@ __device__ __forceinline__ void invert_diagonal(const float* L, float* inverse) 
   for (int i = 0; i < 16; ++i) {
     x[i] = i == column ? 1.f : 0.f;
 #pragma unroll
-    for (int k = 0; k < i; ++k) x[i] = fmaf(-block[i * kStride + k], x[k], x[i]);
+    for (int k = 0; k < i; k += 4) {
+      const auto l = *reinterpret_cast<const float4*>(block + i * kStride + k);
+      x[i] = fmaf(-l.x, x[k], x[i]);
+      if (k + 1 < i) x[i] = fmaf(-l.y, x[k + 1], x[i]);
+      if (k + 2 < i) x[i] = fmaf(-l.z, x[k + 2], x[i]);
+      if (k + 3 < i) x[i] = fmaf(-l.w, x[k + 3], x[i]);
+    }
     inverse[(first + i) * kStride + first + column] = x[i];
   }
 }
 
-// Doubles the blocks of the inverse that are known, [kSize, kSize] each. The block of L between them
-// becomes L inverse(above left) on the way.
+// Doubles the blocks of the inverse that are known, [kSize, kSize] each. L inverse(above left) goes above the
+// diagonal of L.
 template <int kSize, int kChunk, int kStride, int kNumberPieces>
 __device__ __forceinline__ void merge_blocks(float* L, float* inverse) {
   constexpr int kPieces = kSize / 16, kTasks = kChunk / (2 * kSize) * kPieces * kPieces;
@@ -104,13 +111,15 @@ __device__ __forceinline__ void merge_blocks(float* L, float* inverse) {
   const bool works = task < kTasks;
   float* const below = L + (pair + kSize) * kStride + pair;
   const float* const above = inverse + pair * (kStride + 1);
+  float* const between = L + pair * kStride + pair + kSize;
   float* const result = inverse + (pair + kSize) * kStride + pair;
   const float* const right = inverse + (pair + kSize) * (kStride + 1);
   Sums<2> sums;
-  const auto product = [&](const float* a_tile, const float* b_tile) {
+  // Of lower triangles only what is not above the diagonal has been written.
+  const auto product = [&](const float* a_tile, const float* b_tile, int first, int last) {
     sums.clear();
-#pragma unroll
-    for (int k = 0; k < kSize; k += 16) {
+#pragma unroll 1
+    for (int k = first; k <= last; k += 16) {
       FragmentA<float> a;
       FragmentB<float> b[2];
       load_a(a, a_tile + m * kStride + k, kStride);
@@ -128,12 +137,13 @@ __device__ __forceinline__ void merge_blocks(float* L, float* inverse) {
         to[(m + g + 8 * (j >> 1)) * kStride + n + 8 * tile + 2 * q + (j & 1)] =
             sign * sums.tiles[tile][j];
   };
-  if (works) product(below, above);
-  __syncthreads();
-  if (works) store(below, 1.f);
+  if (works) {
+    product(below, above, n, kSize - 16);
+    store(between, 1.f);
+  }
   __syncthreads();
   if (works) {
-    product(right, below);
+    product(right, between, 0, m);
     store(result, -1.f);
   }
   __syncthreads();
@@ -147,19 +157,20 @@ __global__ void __launch_bounds__(2 * DeltaSizes<T, kKeys>::kChunk, 4)
   constexpr int64_t kBytes = RecordsBytes<T, kKeys>::value;
   static_assert(sizeof(DeltaDecays<kChunk>) == RecordsBytes<T, kKeys>::decays);
   const DeltaInputs<T>& in = args.in;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, first = 16 * warp + lane / 4;
   T* const k_tile = reinterpret_cast<T*>(shared_memory());
   T* const q_tile = k_tile + kChunk * kStride;
   float* const L = reinterpret_cast<float*>(shared_memory());  // where the tiles were
   float* const inverse = L + kChunk * kSquare;
-  float* const gate = reinterpret_cast<float*>(shared_memory() + kBytes) - 4 * kChunk;
-  float* const beta = gate + kChunk;
-  float* const factor_q = beta + kChunk;
+  float* const gates = reinterpret_cast<float*>(shared_memory() + kBytes) - 6 * kChunk;
+  float* const factor_q = gates + 4 * kChunk;
   float* const factor_k = factor_q + kChunk;
-  auto& decays = *reinterpret_cast<DeltaDecays<kChunk>*>(reinterpret_cast<unsigned char*>(gate) -
+  auto& decays = *reinterpret_cast<DeltaDecays<kChunk>*>(reinterpret_cast<unsigned char*>(gates) -
                                                          sizeof(DeltaDecays<kChunk>));
-  // The inverse of a record that is rounded to half types needs no third piece.
-  constexpr int kNumberPieces = sizeof(T) == 2 ? 2 : 3;
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, first = 16 * warp + lane / 4;
+  // Where a warp puts together its 16 rows of P.
+  T* const outbox = reinterpret_cast<T*>(inverse + kChunk * kSquare) + warp * 16 * kSquare;
+  // Eleven bits a piece: enough is what the record is rounded to.
+  constexpr int kNumberPieces = std::is_same_v<T, BFloat16> ? 1 : sizeof(T) == 2 ? 2 : 3;
   const DeltaTeam team = {static_cast<int>(threadIdx.x), 2 * kChunk};
 
   for (int64_t item = blockIdx.x; item < args.chunks * in.heads; item += gridDim.x) {
@@ -204,16 +215,16 @@ __global__ void __launch_bounds__(2 * DeltaSizes<T, kKeys>::kChunk, 4)
     }
 
     for (int h = head * in.group(); h < (head + 1) * in.group(); ++h) {
-      __syncthreads();  // the tiles, or the last value head's numbers, have been used
+      // Those of the value head before this one may still be read.
+      float* const gate = gates + h % 2 * 2 * kChunk;
+      float* const beta = gate + kChunk;
       if (threadIdx.x < kChunk) {
         gate[threadIdx.x] = next_gate;
         beta[threadIdx.x] = next_beta;
       }
       look_ahead(h + 1);
-      __syncthreads();
+      __syncthreads();  // of the first one, too: the tiles have been used
       decays.fill(gate);
-      for (int i = threadIdx.x; i < kChunk * kSquare / 4; i += blockDim.x)
-        reinterpret_cast<float4*>(inverse)[i] = make_float4(0.f, 0.f, 0.f, 0.f);
       __syncthreads();
 
       const DeltaRecord<T> record =
@@ -231,25 +242,64 @@ __global__ void __launch_bounds__(2 * DeltaSizes<T, kKeys>::kChunk, 4)
         record.rows[kWrite * kChunk + i] = nk * decays.to_end(i);
         if (i == kChunk - 1) record.rows[kDecay * kChunk] = before;
       }
-      // Every thread's numbers of P and L, a tile of columns at a time.
+      // Every thread's numbers of P and L, 16 columns at a time.
+      float of_p[2], of_l[2];
 #pragma unroll
-      for (int tile = 0; tile < kChunk / 8; ++tile) {
-        float p[4] = {}, l[4] = {};
-        if (tile / 2 <= warp) {
+      for (int r = 0; r < 2; ++r) {
+        of_p[r] = in.scale * factor_q[first + 8 * r];
+        of_l[r] = beta[first + 8 * r] * factor_k[first + 8 * r];
+      }
 #pragma unroll
-          for (int n = 0; n < 4; ++n) {
-            const int i = first + 8 * (n >> 1), j = 8 * tile + lane % 4 * 2 + (n & 1);
-            if (i < j) continue;
-            const float decay = decays(i, j, tile / 2 == warp) * factor_k[j];
-            p[n] = in.scale * factor_q[i] * decay * qk.tiles[tile][n];
-            if (i > j) l[n] = beta[i] * factor_k[i] * decay * kk.tiles[tile][n];
+      for (int block = 0; block < kChunk / 16; ++block) {
+        FragmentA<T> p;
+        p.fill([](int, int) { return 0.f; });
+        if (block <= warp) {
+          const bool near = block == warp;
+          float before[2], values[2][4];
+#pragma unroll
+          for (int r = 0; r < 2; ++r)
+            before[r] = decays.upto[first + 8 * r] + decays.between[warp][block];
+#pragma unroll
+          for (int half = 0; half < 2; ++half) {
+            const int tile = 2 * block + half, j = 8 * tile + lane % 4 * 2;
+            const auto factors = *reinterpret_cast<const float2*>(factor_k + j);
+            const auto ahead = *reinterpret_cast<const float2*>(decays.ahead + j);
+#pragma unroll
+            for (int r = 0; r < 2; ++r) {
+              const int i = first + 8 * r;
+              float l[2];
+#pragma unroll
+              for (int n = 0; n < 2; ++n) {
+                const float E = near ? decays.near[i][(j + n) % 16]  // zero above the diagonal
+                                     : exp2_approx(before[r] + (n == 0 ? ahead.x : ahead.y));
+                const float decay = E * (n == 0 ? factors.x : factors.y);
+                values[r][2 * half + n] = of_p[r] * decay * qk.tiles[tile][2 * r + n];
+                l[n] = i == j + n ? 0.f : of_l[r] * decay * kk.tiles[tile][2 * r + n];
+              }
+              *reinterpret_cast<float2*>(L + i * kSquare + j) = make_float2(l[0], l[1]);
+            }
           }
+          p.fill([&](int r, int i) { return values[r][i]; });
         }
+        if constexpr (sizeof(T) == 2) {
+          store_matrices<false>(outbox + lane % 16 * kSquare + 16 * block + lane / 16 * 8, p.words);
+        } else {
 #pragma unroll
-        for (int row = 0; row < 2; ++row) {
-          const int i = first + 8 * row, j = 8 * tile + lane % 4 * 2;
-          store_two(record.P + i * kChunk, j, kChunk, true, p[2 * row], p[2 * row + 1]);
-          *reinterpret_cast<float2*>(L + i * kSquare + j) = make_float2(l[2 * row], l[2 * row + 1]);
+          for (int r = 0; r < 2; ++r)
+#pragma unroll
+            for (int i = 0; i < 4; i += 2)
+              store_two(record.P + (first + 8 * r) * kChunk, 16 * block + fragment_k(lane % 4, i),
+                        kChunk, true, p.values[r][i], p.values[r][i + 1]);
+        }
+      }
+      if constexpr (sizeof(T) == 2) {
+        __syncwarp();
+        constexpr int kPacks = kChunk / 8;
+#pragma unroll
+        for (int i = 0; i < 16 * kPacks / 32; ++i) {
+          const int row = i * (32 / kPacks) + lane / kPacks, column = lane % kPacks * 8;
+          *reinterpret_cast<Pack<T, 8>*>(record.P + (16 * warp + row) * kChunk + column) =
+              *reinterpret_cast<const Pack<T, 8>*>(outbox + row * kSquare + column);
         }
       }
       __syncthreads();
@@ -257,12 +307,21 @@ __global__ void __launch_bounds__(2 * DeltaSizes<T, kKeys>::kChunk, 4)
       __syncthreads();
       if constexpr (kChunk >= 32) merge_blocks<16, kChunk, kSquare, kNumberPieces>(L, inverse);
       if constexpr (kChunk >= 64) merge_blocks<32, kChunk, kSquare, kNumberPieces>(L, inverse);
-      for (int i = threadIdx.x; i < kChunk * kChunk / 8; i += blockDim.x) {
-        const int row = 8 * i / kChunk, column = 8 * i % kChunk;
-        Pack<T, 8> numbers;
 #pragma unroll
-        for (int n = 0; n < 8; ++n)
-          numbers.values[n] = from_float<T>(inverse[row * kSquare + column + n]);
+      for (int n = 0; n < kChunk / 16; ++n) {
+        const int i = threadIdx.x + n * 2 * kChunk, row = 8 * i / kChunk, column = 8 * i % kChunk;
+        Pack<T, 8> numbers = {};
+        if (column / 16 <= row / 16) {
+          const auto* from = reinterpret_cast<const float4*>(inverse + row * kSquare + column);
+#pragma unroll
+          for (int half = 0; half < 2; ++half) {
+            const float4 four = from[half];
+            numbers.values[4 * half] = from_float<T>(four.x);
+            numbers.values[4 * half + 1] = from_float<T>(four.y);
+            numbers.values[4 * half + 2] = from_float<T>(four.z);
+            numbers.values[4 * half + 3] = from_float<T>(four.w);
+          }
+        }
         *reinterpret_cast<Pack<T, 8>*>(record.A + row * kChunk + column) = numbers;
       }
     }

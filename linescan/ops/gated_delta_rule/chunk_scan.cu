@@ -15,26 +15,15 @@
 // Reference: reference.cpp beside this file; bounds in tests/ops/gated_delta_rule_gpu_test.cpp.
 
 #include "linescan/base/math.h"
+#include "linescan/ops/gated_delta_rule/gpu_group_scan.cuh"
 #include "linescan/ops/gated_delta_rule/gpu_kernels.h"
 #include "linescan/ops/gated_delta_rule/gpu_scan.cuh"
 
 namespace linescan {
 namespace {
 
-template <typename T>
-struct ScanArgs {
-  DeltaInputs<T> in;
-  DeltaSequences sequences;
-  DeltaStates initial, final_state;
-  DeltaRows<T> o;
-  DeltaScanCut cut;
-  std::byte* records;
-  bool pairs;               // of o
-  T *states, *corrections;  // for a backward pass: see DeltaScanCut
-};
-
 template <typename T, int kKeys, bool kOutputs>
-__global__ void __launch_bounds__(32 * kDeltaScanWarps) scan_kernel(ScanArgs<T> args) {
+__global__ void __launch_bounds__(32 * kDeltaScanWarps) scan_kernel(DeltaScanArgs<T> args) {
   using Tile = DeltaScanTiles<T, kKeys, kOutputs>;
   constexpr int kChunk = Tile::kChunk, kOwn = Tile::kOwn;
   const DeltaInputs<T>& in = args.in;
@@ -128,16 +117,20 @@ void launch_delta_scan(const GatedDeltaRuleProblem& p, const GatedDeltaRuleGpuPl
   const bool outputs = plan.pass == Pass::kForward;
   dispatch_delta(p.q.dtype, plan.padded_keys, [&]<typename T, int kKeys>() {
     const bool v_first = p.inputs.state_v_first;
-    ScanArgs<T> args = {delta_inputs<T>(p),
-                        delta_sequences(p, workspace),
-                        delta_states(p.initial_state, v_first),
-                        delta_states(p.final_state, v_first),
-                        delta_rows<T>(p.o),
-                        delta_scan_cut(p, plan),
-                        workspace + plan.records_at,
-                        p.o && rows_are_pairs(p.o),
-                        reinterpret_cast<T*>(workspace + plan.states_at),
-                        reinterpret_cast<T*>(workspace + plan.corrections_at)};
+    DeltaScanArgs<T> args = {delta_inputs<T>(p),
+                             delta_sequences(p, workspace),
+                             delta_states(p.initial_state, v_first),
+                             delta_states(p.final_state, v_first),
+                             delta_rows<T>(p.o),
+                             delta_scan_cut(p, plan),
+                             workspace + plan.records_at,
+                             p.o && rows_are_pairs(p.o),
+                             p.o && rows_are_vectors(p.o),
+                             reinterpret_cast<T*>(workspace + plan.states_at),
+                             reinterpret_cast<T*>(workspace + plan.corrections_at)};
+    if constexpr (sizeof(T) == 2)
+      if (plan.warp_groups)
+        return launch_delta_group_scan(args, outputs, kKeys, shape_of(plan.scan), stream);
     launch("gated_delta_rule, scan",
            outputs ? scan_kernel<T, kKeys, true> : scan_kernel<T, kKeys, false>,
            shape_of(plan.scan), stream, args);

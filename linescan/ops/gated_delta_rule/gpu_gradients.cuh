@@ -1,4 +1,4 @@
-// What stands where in the gradients' kernel (chunk_gradients.cu): shared memory, the part of the work that
+// What the gradients' kernels (chunk_gradients.cu, group_gradients.cu) are given, the part of the work that
 // a thread has, and the sums over rows that several threads share.
 #pragma once
 
@@ -8,59 +8,31 @@
 
 namespace linescan {
 
-// What the kernel keeps in shared memory for every token beside the record.
-enum GradientRow { kReads, kWrites, kCorrection, kBetaSum, kWarpSums };
-
-template <typename T, int kKeys>
-struct GradientTiles : DeltaSizes<T, kKeys> {
-  using Sizes = DeltaSizes<T, kKeys>;
-  using Sizes::kChunk, Sizes::kLayout, Sizes::kSquare, Sizes::kStride;
-  static constexpr int kOver = kChunk + 1;
-  static constexpr int kSlice = kLayout.slice(), kSliceStride = kLayout.slice_stride();
-  static constexpr int kOwn = kLayout.gradient_keys(), kKeyWarps = kLayout.gradient_key_warps();
-  static constexpr int kThreads = kLayout.gradient_threads();
-  static constexpr int64_t kStageBytes = kLayout.gradient_stage_bytes();
-  static constexpr int64_t kPairsBytes = kLayout.pairs_bytes();
-  static constexpr int64_t kOnlyStageBytes = kStageBytes > kPairsBytes ? kStageBytes : kPairsBytes;
-
-  T *k, *q, *H, *M;
-  float *over, *rows, *own, *parts;
-  DeltaDecays<kChunk>* decays;
-  unsigned char* stages;
-
-  __device__ __forceinline__ explicit GradientTiles(int stage_count) {
-    k = reinterpret_cast<T*>(shared_memory());
-    q = k + kChunk * kStride;
-    H = q + kChunk * kStride;
-    stages = reinterpret_cast<unsigned char*>(H + kChunk * kSquare);
-    M = reinterpret_cast<T*>(stage_count == 1 ? stages : stages + stage_count * kStageBytes);
-    over = reinterpret_cast<float*>(M + kChunk * kSquare);
-    decays = reinterpret_cast<DeltaDecays<kChunk>*>(
-        stages + (stage_count == 1 ? kOnlyStageBytes : stage_count * kStageBytes + kPairsBytes));
-    rows = reinterpret_cast<float*>(decays + 1);
-    own = rows + 2 * kDeltaRecordRows * kChunk;
-    parts = own + kDeltaRecordRows * kChunk;
-  }
-  // Of value head h, or of the next.
-  __device__ __forceinline__ float* record_rows(int h) const {
-    return rows + h % 2 * kDeltaRecordRows * kChunk;
-  }
-  __device__ __forceinline__ float* own_row(GradientRow which) const {
-    return own + which * kChunk;
-  }
+template <typename T>
+struct GradientArgs {
+  DeltaInputs<T> in;
+  DeltaSequences sequences;
+  DeltaRows<const T> o;  // upstream
+  DeltaRows<T> q, k, v;
+  DeltaRows<float> g;
+  DeltaRows<unsigned char> beta;  // of the type of the input
+  bool o_vectors, v_vectors, pairs;
+  int padded_values, stages;
+  int64_t chunks;
+  std::byte* records;
+  const T *states, *state_gradients, *corrections, *correction_gradients;
+  float* parameter_sums;  // [chunks, 2, value_heads]: for A_log and dt_bias
 };
 
-// One slice of V in a stage.
-template <class Tiles, typename T>
-struct GradientStage {
-  T *S, *gS, *slices[3];
+// What the kernel keeps in shared memory for every token beside the record.
+enum GradientRow { kReads, kWrites, kToBeta, kCorrection, kWarpSums };
 
-  __device__ __forceinline__ GradientStage(const Tiles& tiles, int number) {
-    S = reinterpret_cast<T*>(tiles.stages + number * Tiles::kStageBytes);
-    gS = S + Tiles::kSlice * Tiles::kStride;
-    slices[0] = gS + Tiles::kSlice * Tiles::kStride;
-    slices[1] = slices[0] + Tiles::kChunk * Tiles::kSliceStride;
-    slices[2] = slices[1] + Tiles::kChunk * Tiles::kSliceStride;
+// A tile with rows kStride numbers apart, as kernels that take tiles of several kinds see it.
+template <typename T, int kStride>
+struct StridedTile {
+  T* data;
+  __device__ __forceinline__ T* at(int row, int column) const {
+    return data + row * kStride + column;
   }
 };
 
@@ -139,30 +111,43 @@ struct GradientPlace {
       if (q == 0) parts[(token + g + 8 * row) * Tiles::kKeyWarps + key_warp] = sum;
     }
   }
-  // The numbers of q or k that stand where the thread's sums of keys stand, for one of the two rows.
-  template <typename T>
-  __device__ __forceinline__ void read_keys(const T* tile, int row,
+  // The numbers of q or k that stand where the thread's sums of keys stand, for one of the two rows. A tile
+  // has at(row, column).
+  template <typename T, class Tile>
+  __device__ __forceinline__ void read_keys(const Tile& tile, int row,
                                             float (&numbers)[Tiles::kOwn / 4]) const {
-    const T* at = tile + (token + g + 8 * row) * Tiles::kStride + key + 2 * q;
 #pragma unroll
     for (int i = 0; i < Tiles::kOwn / 8; ++i) {
+      const T* const at = tile.at(token + g + 8 * row, key + 8 * i + 2 * q);
       Two<T> two;
       if constexpr (sizeof(T) == 2)
-        two.word = *reinterpret_cast<const uint32_t*>(at + 8 * i);
+        two.word = *reinterpret_cast<const uint32_t*>(at);
       else
-        two.values = *reinterpret_cast<const float2*>(at + 8 * i);
+        two.values = *reinterpret_cast<const float2*>(at);
       numbers[2 * i] = two[0];
       numbers[2 * i + 1] = two[1];
     }
   }
+  // visit(tile, place in the tile's sums, number) for all of them.
+  template <typename T, class Tile, class Visit>
+  __device__ __forceinline__ void for_keys(const Tile& tile, int row, const Visit& visit) const {
+#pragma unroll
+    for (int i = 0; i < Tiles::kOwn / 8; ++i) {
+      const Two<T> two = {
+          *reinterpret_cast<const uint32_t*>(tile.at(token + g + 8 * row, key + 8 * i + 2 * q))};
+#pragma unroll
+      for (int j = 0; j < 2; ++j) visit(i, 2 * row + j, two[j]);
+    }
+  }
   // parts <- the sums over keys of the tile's numbers times those of `sums`; for two at once.
-  template <int kParts, typename T, int kTiles>
-  __device__ __forceinline__ void dot_rows(const T* tile, const Sums<kTiles>* const (&sums)[kParts],
+  template <typename T, int kParts, int kTiles, class Tile>
+  __device__ __forceinline__ void dot_rows(const Tile& tile,
+                                           const Sums<kTiles>* const (&sums)[kParts],
                                            float* const (&parts)[kParts]) const {
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
       float numbers[Tiles::kOwn / 4];
-      read_keys(tile, row, numbers);
+      read_keys<T>(tile, row, numbers);
 #pragma unroll
       for (int part = 0; part < kParts; ++part) {
         float sum = 0;
@@ -178,6 +163,12 @@ struct GradientPlace {
   }
 };
 
+// The sum of numbers over `lanes` neighbouring threads, a power of two.
+__device__ __forceinline__ float sum_of_lanes(float x, int lanes) {
+  for (int mask = 1; mask < lanes; mask *= 2) x += __shfl_xor_sync(kAllLanes, x, mask);
+  return x;
+}
+
 template <int kKeyWarps>
 __device__ __forceinline__ float sum_of_parts(const float* parts, int token) {
   float sum = 0;
@@ -187,19 +178,19 @@ __device__ __forceinline__ float sum_of_parts(const float* parts, int token) {
 }
 
 // The gradient of a row x from n gy (see above), stored for the tokens that there are.
-template <class Tiles, typename T, int kTiles>
+template <class Tiles, typename T, int kTiles, class Tile>
 __device__ __forceinline__ void store_through_norm(const GradientPlace<Tiles>& place,
-                                                   const Sums<kTiles>& sums, const T* tile,
+                                                   const Sums<kTiles>& sums, const Tile& tile,
                                                    float* parts, const DeltaRows<T>& to,
                                                    const DeltaChunk& chunk, int head, int K,
                                                    bool norm, bool pairs) {
   constexpr int kPart = Tiles::kChunk * Tiles::kKeyWarps;
   if (norm) {
-    place.template dot_rows<1, T, kTiles>(tile, {&sums}, {parts});
+    place.template dot_rows<T, 1>(tile, {&sums}, {parts});
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
       float numbers[Tiles::kOwn / 4], sum = 0;
-      place.read_keys(tile, row, numbers);
+      place.template read_keys<T>(tile, row, numbers);
       for (const float x : numbers) sum = fmaf(x, x, sum);
       sum = sum_of_quad(sum);
       if (place.q == 0)
@@ -217,7 +208,7 @@ __device__ __forceinline__ void store_through_norm(const GradientPlace<Tiles>& p
       if (token >= chunk.tokens) continue;
       T* const out = chunk.rows(to, head) + token * chunk.row_step(to);
       float x[Tiles::kOwn / 4];
-      place.read_keys(tile, row, x);
+      place.template read_keys<T>(tile, row, x);
 #pragma unroll
       for (int i = 0; i < kTiles; ++i)
         store_two(out, place.key + 8 * i + 2 * place.q, K, pairs,
@@ -228,10 +219,11 @@ __device__ __forceinline__ void store_through_norm(const GradientPlace<Tiles>& p
   __syncthreads();
 }
 
-// The sum of numbers over `lanes` neighbouring threads, a power of two.
-__device__ __forceinline__ float sum_of_lanes(float x, int lanes) {
-  for (int mask = 1; mask < lanes; mask *= 2) x += __shfl_xor_sync(kAllLanes, x, mask);
-  return x;
-}
+// ---- The kernel of warp groups ----------------------------------------------------------------------------
+
+// For BFloat16 and Float16 (group_gradients.cu).
+template <typename T>
+void launch_delta_group_gradients(const GradientArgs<T>& args, int64_t padded_keys,
+                                  const LaunchShape& shape, GpuStream stream);
 
 }  // namespace linescan

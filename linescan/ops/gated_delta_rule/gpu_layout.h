@@ -51,10 +51,12 @@ struct DeltaLayout {
   constexpr int64_t decays_bytes() const {
     return (4 * (int64_t{19} * chunk() + chunk() / 16 * (chunk() / 16)) + 15) / 16 * 16;
   }
-  // The records' kernel: tiles of k and q, later L and its inverse in float32; decays; four rows.
+  // The records' kernel: tiles of k and q, later L and its inverse in float32 and, of half types, P on its way
+  // out; decays; six rows.
   constexpr int64_t records_bytes() const {
-    return std::max(2 * key_tile_bytes(), int64_t{2} * chunk() * square_stride() * 4) +
-           decays_bytes() + int64_t{4} * chunk() * 4;
+    return std::max(2 * key_tile_bytes(), int64_t{2} * chunk() * square_stride() * 4 +
+                                              (number_bytes == 2 ? square_bytes() : 0)) +
+           decays_bytes() + int64_t{6} * chunk() * 4;
   }
 
   // Scans. A warp keeps [16 of V, scan_keys] of the state in registers.
@@ -97,6 +99,43 @@ struct DeltaLayout {
            (stages == 1 ? std::max(gradient_stage_bytes(), pairs_bytes())
                         : stages * gradient_stage_bytes() + pairs_bytes()) +
            decays_bytes() + 3 * rows_bytes() + int64_t{16} * chunk() * gradient_key_warps();
+  }
+
+  // The gradients' kernel of warp groups, for half types: two groups, each with all tokens and half of the
+  // keys. Tiles in panels (device_code/group_product.cuh); V goes by in slices of a panel.
+  static constexpr int kGroupThreads = 256, kGroupStages = 2, kPanel = 64;
+  constexpr bool has_groups() const {
+    return number_bytes == 2 && chunk() == kPanel && keys % kPanel == 0;
+  }
+  constexpr int64_t group_panel_bytes() const {
+    return int64_t{1} * kPanel * kPanel * number_bytes;
+  }
+  // Slices of two states and of four tiles of tokens.
+  constexpr int64_t group_stage_bytes() const {
+    return (2 * keys / kPanel + 4) * group_panel_bytes();
+  }
+  // k and q, H and M, stages; then floats: what passes over tokens, of either group; decays, the records' rows
+  // of two value heads and half as many of the kernel's own.
+  static constexpr int kGroupOverStride = kPanel + 8;
+  constexpr int64_t group_gradients_bytes() const {
+    return (2 * keys / kPanel + 2) * group_panel_bytes() + kGroupStages * group_stage_bytes() +
+           int64_t{4} * 2 * chunk() * kGroupOverStride + decays_bytes() + 3 * rows_bytes();
+  }
+
+  // Scans of warp groups: one that carries the states of 64 columns of V, and one that loads. A stage is k, q, A,
+  // P, v and the record's rows; behind the stages every warp that computes has a place for 16 rows of keys, or 64
+  // of 16 columns, on their way out.
+  static constexpr int kGroupScanThreads = 256, kMostGroupScanStages = 3;
+  constexpr int64_t group_scan_stage_bytes(bool outputs) const {
+    return ((outputs ? 2 : 1) * (keys / kPanel + 1) + 1) * group_panel_bytes() + rows_bytes();
+  }
+  constexpr int row_out_stride() const { return keys + 8; }
+  static constexpr int kTokenOutStride = 24;
+  constexpr int64_t warp_out_bytes() const {
+    return 2 * std::max(16 * row_out_stride(), chunk() * kTokenOutStride);
+  }
+  constexpr int64_t group_scan_bytes(int stages, bool outputs) const {
+    return stages * group_scan_stage_bytes(outputs) + 4 * warp_out_bytes();
   }
 
   // The recurrence: 32 columns of V a block, a column a lane; warps share the rows of the state.

@@ -20,8 +20,15 @@ constexpr int64_t kFewTokens = 8;
 constexpr int64_t kLoaders = 4;
 constexpr int64_t kFillingKeys = 128;
 
+// Of a warp group's 64 columns of V at least more than this should be used.
+constexpr int64_t kFewValues = 32;
+
 // Widths of a scan's block, in warps of 16 columns, to choose from.
 constexpr int64_t kWidths[] = {4, 2, 1};
+
+// The warp group instructions of compute capability 9.0. Elsewhere, and in a build without code of sm_90a, the
+// kernels that use them work too, with products of single warps, but have no advantage.
+bool has_warp_group_products(const Gpu& gpu) { return gpu.major == 9 && gpu.minor == 0; }
 
 DeltaLaunch launch_of(int64_t items, int64_t threads, int64_t shared_bytes) {
   return {std::min(items, kLargestGrid), threads, shared_bytes};
@@ -83,26 +90,42 @@ GatedDeltaRuleGpuPlan plan(const GatedDeltaRuleSize& size, bool packed, Pass pas
   const int64_t units = plan.chunks * size.heads, value_units = plan.chunks * size.value_heads;
   plan.records = launch_of(units, 2 * plan.chunk, layout.records_bytes());
   plan.key_warps = layout.key_warps();
-  // Where heads are few, blocks are narrow so that every multiprocessor has one; nine tenths will do.
-  for (const int64_t width : kWidths) {
-    if (width * plan.key_warps > kDeltaScanWarps) continue;
-    plan.column_warps = width;
-    plan.column_parts = ceil_div(values, 16 * width);
-    if (width <= values / 16 && 10 * heads * plan.column_parts >= 9 * gpu.multiprocessors) break;
-  }
-  const int64_t compute_warps = plan.key_warps * plan.column_warps;
-  // A block has a multiprocessor to itself where there are no more, or where its registers fill it.
-  const bool alone =
-      heads * plan.column_parts <= gpu.multiprocessors || padded_keys == kFillingKeys;
-  plan.loader_warps = alone && compute_warps <= kLoaders ? kLoaders : 0;
+  plan.warp_groups = layout.has_groups() && values > kFewValues && has_warp_group_products(gpu) &&
+                     layout.group_scan_bytes(2, true) <= gpu.shared_per_block &&
+                     layout.group_gradients_bytes() <= gpu.shared_per_block;
   const auto scan = [&](bool outputs, int64_t stages) {
-    return launch_of(
-        heads * plan.column_parts, 32 * (compute_warps + plan.loader_warps),
-        layout.scan_bytes(static_cast<int>(plan.column_warps), static_cast<int>(stages), outputs));
+    const int64_t threads = plan.warp_groups
+                                ? DeltaLayout::kGroupScanThreads
+                                : 32 * (plan.column_warps * plan.key_warps + plan.loader_warps);
+    const int columns = static_cast<int>(plan.column_warps), count = static_cast<int>(stages);
+    return launch_of(heads * plan.column_parts, threads,
+                     plan.warp_groups ? layout.group_scan_bytes(count, outputs)
+                                      : layout.scan_bytes(columns, count, outputs));
   };
-  // One stage where blocks share a multiprocessor, so that one computes while another fetches, or where
-  // two do not fit.
-  plan.stages = alone && scan(true, 2).shared_bytes <= gpu.shared_per_block ? 2 : 1;
+  if (plan.warp_groups) {
+    plan.column_warps = plan.loader_warps = 4;
+    plan.column_parts = ceil_div(values, 64);
+    plan.stages = 2;
+    while (plan.stages < DeltaLayout::kMostGroupScanStages &&
+           scan(true, plan.stages + 1).shared_bytes <= gpu.shared_per_block)
+      ++plan.stages;
+  } else {
+    // Where heads are few, blocks are narrow so that every multiprocessor has one; nine tenths will do.
+    for (const int64_t width : kWidths) {
+      if (width * plan.key_warps > kDeltaScanWarps) continue;
+      plan.column_warps = width;
+      plan.column_parts = ceil_div(values, 16 * width);
+      if (width <= values / 16 && 10 * heads * plan.column_parts >= 9 * gpu.multiprocessors) break;
+    }
+    const int64_t compute_warps = plan.key_warps * plan.column_warps;
+    // A block has a multiprocessor to itself where there are no more, or where its registers fill it.
+    const bool alone =
+        heads * plan.column_parts <= gpu.multiprocessors || padded_keys == kFillingKeys;
+    plan.loader_warps = alone && compute_warps <= kLoaders ? kLoaders : 0;
+    // One stage where blocks share a multiprocessor, so that one computes while another fetches, or where
+    // two do not fit.
+    plan.stages = alone && scan(true, 2).shared_bytes <= gpu.shared_per_block ? 2 : 1;
+  }
   plan.scan = scan(pass == Pass::kForward, plan.stages);
   plan.records_at = reserve(value_units * layout.record_bytes());
   expect_shared("records", plan.records, size, gpu);
@@ -110,8 +133,11 @@ GatedDeltaRuleGpuPlan plan(const GatedDeltaRuleSize& size, bool packed, Pass pas
   if (pass == Pass::kBackward) {
     plan.reverse_scan = scan(true, plan.stages);
     plan.gradient_stages = layout.gradients_bytes(2) <= gpu.shared_per_block ? 2 : 1;
-    plan.gradients = launch_of(units, layout.gradient_threads(),
-                               layout.gradients_bytes(static_cast<int>(plan.gradient_stages)));
+    plan.gradients =
+        plan.warp_groups
+            ? launch_of(units, DeltaLayout::kGroupThreads, layout.group_gradients_bytes())
+            : launch_of(units, layout.gradient_threads(),
+                        layout.gradients_bytes(static_cast<int>(plan.gradient_stages)));
     expect_shared("reverse scan", plan.reverse_scan, size, gpu);
     expect_shared("gradients", plan.gradients, size, gpu);
     plan.states_at = reserve(value_units * values * padded_keys * number);

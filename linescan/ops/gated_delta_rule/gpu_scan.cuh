@@ -36,6 +36,30 @@ inline DeltaScanCut delta_scan_cut(const GatedDeltaRuleProblem& p,
           static_cast<int>(plan.loader_warps)};
 }
 
+template <typename T>
+struct DeltaScanArgs {
+  DeltaInputs<T> in;
+  DeltaSequences sequences;
+  DeltaStates initial, final_state;
+  DeltaRows<T> o;
+  DeltaScanCut cut;
+  std::byte* records;
+  bool pairs, vectors;      // rows_are_pairs() and rows_are_vectors() of o
+  T *states, *corrections;  // for a backward pass: see DeltaScanCut
+};
+
+template <typename T>
+struct DeltaReverseScanArgs {
+  DeltaInputs<T> in;
+  DeltaSequences sequences;
+  DeltaStates upstream, initial;  // gradients of the final and of the initial state
+  DeltaRows<const T> o;           // gradient of o
+  bool o_vectors;
+  DeltaScanCut cut;
+  std::byte* records;
+  T *state_gradients, *correction_gradients;
+};
+
 // The part of a block's state that a warp carries: 16 columns of V from `value`, and keys from `key`.
 struct DeltaScanPlace {
   int column_warp, key_warp, column_warps, value, key, q;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "linescan/ops/device_code/copies.cuh"
+#include "linescan/ops/device_code/group_product.cuh"
 #include "linescan/ops/device_code/numbers.cuh"
 #include "linescan/ops/device_code/softplus.cuh"
 #include "linescan/ops/gated_delta_rule/gated_delta_rule.h"
@@ -227,6 +228,38 @@ __device__ __forceinline__ void load_tile(DeltaTeam team, T* tile, int stride, c
     const int row = i / columns, column = i % columns;
     const bool valid = row < valid_rows && column < valid_columns;
     tile[row * stride + column] = valid ? from[row * step + column] : T{};
+  }
+}
+
+// The same for 64 rows of kColumns in panels, by thread `thread` of kThreads.
+template <int kColumns, int kThreads, typename T>
+__device__ __forceinline__ void load_panels(int thread, const Panels<T>& tile, const T* from,
+                                            int64_t step, int valid_rows, int valid_columns,
+                                            bool vectors) {
+  constexpr int kRows = 64, kPacks = kColumns / 8, kPass = kThreads / kPacks;
+  static_assert(kPass % 8 == 0);  // so that a thread's packs are swizzled alike
+  if (vectors) {
+    const int first = thread / kPacks, column = thread % kPacks * 8;
+    const int valid = column < valid_columns ? valid_rows - first : 0;  // rows from `first` on
+    T* const to = tile.at(first, column);
+    const T* at = from + first * step + column;
+    const int64_t pass_step = kPass * step;
+    if (valid_rows >= kRows && column < valid_columns) {
+#pragma unroll
+      for (int row = 0; row < kRows; row += kPass, at += pass_step)
+        copy_async<16>(to + row * 64, at);
+    } else {
+#pragma unroll
+      for (int row = 0; row < kRows; row += kPass, at += pass_step)
+        copy_async<16>(to + row * 64, at, row < valid ? 16 : 0);
+    }
+    return;
+  }
+#pragma unroll 1
+  for (int i = thread; i < kRows * kColumns; i += kThreads) {
+    const int row = i / kColumns, column = i % kColumns;
+    const bool valid = row < valid_rows && column < valid_columns;
+    *tile.at(row, column) = valid ? from[row * step + column] : T{};
   }
 }
 

@@ -11,27 +11,16 @@
 // Reference: reference.cpp beside this file; bounds in tests/ops/gated_delta_rule_gpu_test.cpp.
 
 #include "linescan/base/math.h"
+#include "linescan/ops/gated_delta_rule/gpu_group_scan.cuh"
 #include "linescan/ops/gated_delta_rule/gpu_kernels.h"
 #include "linescan/ops/gated_delta_rule/gpu_scan.cuh"
 
 namespace linescan {
 namespace {
 
-template <typename T>
-struct ReverseScanArgs {
-  DeltaInputs<T> in;
-  DeltaSequences sequences;
-  DeltaStates upstream, initial;  // gradients of the final and of the initial state
-  DeltaRows<const T> o;           // gradient of o
-  bool o_vectors;
-  DeltaScanCut cut;
-  std::byte* records;
-  T *state_gradients, *correction_gradients;
-};
-
 template <typename T, int kKeys>
 __global__ void __launch_bounds__(32 * kDeltaScanWarps)
-    reverse_scan_kernel(ReverseScanArgs<T> args) {
+    reverse_scan_kernel(DeltaReverseScanArgs<T> args) {
   using Tile = DeltaScanTiles<T, kKeys, true>;
   constexpr int kChunk = Tile::kChunk, kOwn = Tile::kOwn;
   const DeltaInputs<T>& in = args.in;
@@ -120,7 +109,7 @@ void launch_delta_reverse_scan(const GatedDeltaRuleProblem& p,
                                GpuStream stream) {
   dispatch_delta(p.q.dtype, plan.padded_keys, [&]<typename T, int kKeys>() {
     const bool v_first = p.inputs.state_v_first;
-    const ReverseScanArgs<T> args = {
+    const DeltaReverseScanArgs<T> args = {
         delta_inputs<T>(p),
         delta_sequences(p, workspace),
         delta_states(gradients.final_state, v_first),
@@ -131,6 +120,9 @@ void launch_delta_reverse_scan(const GatedDeltaRuleProblem& p,
         workspace + plan.records_at,
         reinterpret_cast<T*>(workspace + plan.state_gradients_at),
         reinterpret_cast<T*>(workspace + plan.correction_gradients_at)};
+    if constexpr (sizeof(T) == 2)
+      if (plan.warp_groups)
+        return launch_delta_group_reverse_scan(args, kKeys, shape_of(plan.reverse_scan), stream);
     launch("gated_delta_rule, reverse scan", reverse_scan_kernel<T, kKeys>,
            shape_of(plan.reverse_scan), stream, args);
   });

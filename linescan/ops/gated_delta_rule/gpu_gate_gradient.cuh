@@ -1,0 +1,90 @@
+// The last step for a value head in the gradients' kernels: the gate's gradient from everything that passes over
+// a token, beta's, and those of the parameters behind the gate.
+#pragma once
+
+#include "linescan/ops/gated_delta_rule/gpu_gradients.cuh"
+
+namespace linescan {
+
+// Of a chunk and value head.
+template <typename T>
+__device__ __forceinline__ float& parameter_sum(const GradientArgs<T>& args, int64_t number,
+                                                int which, int h) {
+  return args.parameter_sums[(2 * number + which) * args.in.value_heads + h];
+}
+// For a chunk that does not exist; by the whole block.
+template <typename T>
+__device__ __forceinline__ void clear_parameter_sums(const GradientArgs<T>& args, int64_t number,
+                                                     int first_head) {
+  for (int i = threadIdx.x; i < 2 * args.in.group(); i += blockDim.x)
+    parameter_sum(args, number, i % 2, first_head + i / 2) = 0.f;
+}
+
+// By the whole block, which has met since these were written, in kShares parts:
+//   kReads       q . (S gO) - beta k . (S gX), scaled: what a token reads from the state
+//   kWrites      k . (gS' u), scaled: what it writes
+//   kToBeta      all of the gradient of beta but kCorrection, which is gX . v
+//   kWarpSums    <gS', S>, a part a warp
+// A token has as many threads as the block has for each of the chunk's. `pairs`: this thread's share of what
+// passes over its token from tokens behind it to tokens in front of it.
+template <class Tiles, typename T>
+__device__ __forceinline__ void store_gate_and_beta(const Tiles& tiles, const GradientArgs<T>& args,
+                                                    const DeltaChunk& chunk, int64_t number, int h,
+                                                    float pairs) {
+  constexpr int kChunk = Tiles::kChunk;
+  constexpr int kLanes = Tiles::kThreads / kChunk, kLaneTokens = kChunk / kLanes;
+  const int own_token = threadIdx.x / kLanes, own_lane = threadIdx.x % kLanes;
+  const DeltaInputs<T>& in = args.in;
+  const float* const rows = tiles.record_rows(h);
+  float gg = pairs, to_A_log = 0, to_bias = 0;
+#pragma unroll
+  for (int n = 0; n < kLaneTokens; ++n) {
+    const int i = own_lane * kLaneTokens + n;
+#pragma unroll
+    for (int share = 0; share < Tiles::kShares; ++share)
+      gg += tiles.share(i < own_token ? kWrites : kReads, share)[i];
+  }
+  gg = sum_of_lanes(gg, kLanes);
+  if (own_lane == 0 && own_token < chunk.tokens) {
+    float state = 0;
+    for (int w = 0; w < Tiles::kThreads / 32; ++w) state += tiles.share(kWarpSums)[w];
+    gg = fmaf(state, rows[kDecay * kChunk], gg);
+    const int64_t batch = chunk.walk.batch, token = chunk.token(own_token);
+    float gbeta = tiles.share(kCorrection)[own_token];
+#pragma unroll
+    for (int i = 0; i < Tiles::kShares; ++i) gbeta += tiles.share(kToBeta, i)[own_token];
+    if (in.sigmoid) {
+      const float x = sigmoid(in.raw_beta(batch, token, h));
+      gbeta *= in.largest_beta * x * (1.f - x);
+    }
+    if (in.A_log) {
+      const float rate = expf(in.A_log[h]);
+      const float raw = *in.g.at(batch, token, h) + (in.dt_bias ? in.dt_bias[h] : 0.f);
+      to_A_log = -gg * rate * softplus(raw);
+      gg *= -rate * softplus_slope(raw);
+      to_bias = gg;
+    }
+    if (args.g.data) *args.g.at(batch, token, h) = gg;
+    if (args.beta.data)
+      write_as(args.beta.data, in.beta_type,
+               batch * args.beta.batch + token * args.beta.token + h * args.beta.head, gbeta);
+  }
+  if (in.A_log) {
+    to_A_log = sum_of_lanes(to_A_log, 32);
+    to_bias = sum_of_lanes(to_bias, 32);
+    __syncthreads();
+    if (threadIdx.x % 32 == 0) {
+      tiles.share(kReads)[threadIdx.x / 32] = to_A_log;
+      tiles.share(kWrites)[threadIdx.x / 32] = to_bias;
+    }
+    __syncthreads();
+    if (threadIdx.x < 2) {
+      float sum = 0;
+      for (int w = 0; w < Tiles::kThreads / 32; ++w)
+        sum += tiles.share(threadIdx.x == 0 ? kReads : kWrites)[w];
+      parameter_sum(args, number, threadIdx.x, h) = sum;
+    }
+  }
+}
+
+}  // namespace linescan

@@ -1,0 +1,150 @@
+// gated_delta_rule, the scan of the gradient of the state by warp groups: what reverse_scan.cu computes, for half
+// types, 64 or 128 keys, where products of warp groups are to be had.
+//
+//   gX = A^T (write o (K gS') + P^T gO)
+//   gS = decay gS' + (read_q o Q)^T gO - (beta read_k o K)^T gX
+//
+// Numerics:  gS and all sums in float32; operands of products are rounded to T.
+// Reference: reference.cpp beside this file; bounds in tests/ops/gated_delta_rule_gpu_test.cpp.
+
+#include "linescan/ops/gated_delta_rule/gpu_group_scan.cuh"
+
+namespace linescan {
+namespace {
+
+using enum DepthIs;
+
+template <typename T, int kKeys>
+__global__ void __launch_bounds__(2 * kGroup, 1)
+    group_reverse_scan_kernel(DeltaReverseScanArgs<T> args) {
+  using Tiles = GroupScanTiles<T, kKeys, true>;
+  constexpr int kChunk = Tiles::kChunk, kDepth = kChunk / 16;
+  const DeltaInputs<T>& in = args.in;
+  const DeltaScanCut& cut = args.cut;
+  const bool computes = threadIdx.x < kGroup;
+  const int value = threadIdx.x / 32 % 4 * 16;  // of the block's 64
+  T* const outbox = Tiles::outbox(cut.stages);
+  GroupTurns turns(cut.stages);
+
+  for (int64_t item = blockIdx.x; item < cut.items; item += gridDim.x) {
+    const DeltaScanItem<kChunk> at(item, cut, args.sequences, in.value_heads);
+    const int first_value = at.part * cut.block_values(), own_value = first_value + value;
+    if (!computes) {
+#pragma unroll 1
+      for (int64_t number = at.chunks - 1; number >= 0; --number) {
+        const DeltaChunk chunk(at.walk, number * kChunk, kChunk);
+        const Tiles tile(turns.take_to_fill());
+        tile.fetch(in, chunk, at.head / in.group(), args.o, at.head, first_value, args.o_vectors,
+                   args.records, at.row(number));
+        turns.filling();
+      }
+      continue;
+    }
+
+    const bool stores = own_value < cut.padded_values;
+    Sums<kKeys / 8> state;  // gS^T
+    load_state(state, args.upstream, at.sequence, at.head, own_value, 0, in.V, in.K);
+    FragmentA<T> left[kKeys / 16];
+    round_sums(left, state);
+#pragma unroll 1
+    for (int64_t number = at.chunks - 1; number >= 0; --number) {
+      const Tiles tile(turns.take_filled());
+      Sums<kChunk / 8> sums, through_p;
+      FragmentA<T> go[kDepth], rounded[kDepth];
+      group_begin(sums);
+      group_multiply<kColumns>(sums, left, GroupOperand<T>{tile.k}, false);
+      group_commit();
+#pragma unroll
+      for (int t = 0; t < kDepth; ++t) load_a<kRows>(go[t], GroupOperand<T>{tile.v}, 16 * t);
+      group_begin(through_p);
+      group_multiply<kRows>(through_p, go, GroupOperand<T>{tile.P}, false);
+      group_commit();
+      if (stores)
+        store_state_rows<Tiles>(args.state_gradients + at.row(number) * cut.state_numbers(kKeys) +
+                                    int64_t{1} * own_value * kKeys,
+                                outbox, left);
+      group_wait<0>(sums, through_p);
+      // gu^T
+#pragma unroll
+      for (int t = 0; t < kDepth; ++t)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const float2 write = tile.row(kWrite, t, half);
+          const auto& of = sums.tiles[2 * t + half];
+          const auto& more = through_p.tiles[2 * t + half];
+#pragma unroll
+          for (int r = 0; r < 2; ++r)
+            rounded[t].words[2 * half + r] =
+                pair_from_floats<T>(fmaf(write.x, of[2 * r], more[2 * r]),
+                                    fmaf(write.y, of[2 * r + 1], more[2 * r + 1]));
+        }
+      // gX^T
+      group_begin(sums);
+      group_multiply<kRows>(sums, rounded, GroupOperand<T>{tile.A}, false);
+      group_commit();
+      // gS^T
+      const float decay = tile.rows[kDecay * kChunk];
+#pragma unroll
+      for (int i = 0; i < kKeys / 8; ++i)
+#pragma unroll
+        for (int j = 0; j < 4; ++j) state.tiles[i][j] *= decay;
+#pragma unroll
+      for (int t = 0; t < kDepth; ++t)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const float2 read = tile.row(kReadQ, t, half);
+#pragma unroll
+          for (int r = 0; r < 2; ++r)
+            go[t].words[2 * half + r] = pair_from_floats<T>(
+                read.x * value_of(go[t], r, 2 * half), read.y * value_of(go[t], r, 2 * half + 1));
+        }
+      group_begin(state);
+      group_multiply<kRows>(state, go, GroupOperand<T>{tile.q});
+      group_commit();
+      group_wait<1>(sums);
+      FragmentA<T> corrected[kDepth];
+#pragma unroll
+      for (int t = 0; t < kDepth; ++t)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const float2 beta = tile.row(kBeta, t, half), read = tile.row(kReadK, t, half);
+          const auto& of = sums.tiles[2 * t + half];
+#pragma unroll
+          for (int r = 0; r < 2; ++r)
+            corrected[t].words[2 * half + r] =
+                pair_from_floats<T>(-beta.x * read.x * of[2 * r], -beta.y * read.y * of[2 * r + 1]);
+        }
+      group_begin(state);
+      group_multiply<kRows>(state, corrected, GroupOperand<T>{tile.k});
+      group_commit();
+      round_sums(rounded, sums);
+      if (stores) {
+        put_token_rows<Tiles>(outbox, rounded);
+        send_token_rows<Tiles>(
+            args.correction_gradients + at.row(number) * cut.correction_numbers(kChunk) + own_value,
+            cut.padded_values, kChunk, cut.padded_values - own_value, true, outbox);
+      }
+      group_wait<0>(state);
+      turns.used();
+      round_sums(left, state);
+    }
+    store_state(state, args.initial, at.sequence, at.head, own_value, 0, in.V, in.K);
+  }
+  if (!computes) turns.filled_all();
+}
+
+}  // namespace
+
+template <typename T>
+void launch_delta_group_reverse_scan(const DeltaReverseScanArgs<T>& args, int64_t padded_keys,
+                                     const LaunchShape& shape, GpuStream stream) {
+  launch("gated_delta_rule, reverse scan",
+         padded_keys == 64 ? group_reverse_scan_kernel<T, 64> : group_reverse_scan_kernel<T, 128>,
+         shape, stream, args);
+}
+template void launch_delta_group_reverse_scan(const DeltaReverseScanArgs<BFloat16>&, int64_t,
+                                              const LaunchShape&, GpuStream);
+template void launch_delta_group_reverse_scan(const DeltaReverseScanArgs<Float16>&, int64_t,
+                                              const LaunchShape&, GpuStream);
+
+}  // namespace linescan

@@ -164,7 +164,7 @@ if ((step_status == 0)); then
   else
     skip "Python operator tests" "torch cannot be imported by $torch_python"
   fi
-  check "training smoke test" tools/check_training --minutes 0.2 --at-least 0.4
+  check "training smoke test" tools/check_training --epochs 0.25 --at-least 0.4
   check "examples in the documentation" tools/run_readme_examples --python "$torch_python" \
     --prefix "$install_prefix" README.md docs/*.md
   if [[ -n $long ]]; then

@@ -94,19 +94,28 @@ std::string describe_names() {
   for (const Fault& fault : faults()) text += fmt::format("  {:<20}{}\n", fault.name, fault.what);
   return text +
          "\nNetworks, and what --set and --config can change: linescan train --help\n"
-         "The other options of train (budget, --on-hang, what is logged) are accepted, so\n"
-         "that the same line may be tried, and change nothing here.\n"
+         "A run's config.toml may say more than the checks read, such as its budget.\n"
          "\nExit codes: 0 nothing failed, 1 a check failed, 2 bad options, 4 a hang\n\n";
 }
 
-// The options of `train` as a checkup reads them.
+// Options of `train` that say nothing to a checkup: it trains nothing, records no graph, looks for
+// anomalies and unused parameters anyway, and ends when something hangs.
+constexpr const char* kUnread[] = {"--minutes",    "--epochs",         "--no-graph",
+                                   "--on-hang",    "--detect-anomaly", "--fail-on-unused",
+                                   "--log-memory", "--no-log-memory"};
+
 void add_options_of_train(CLI::App& command, TrainingOptions& options) {
   add_training_options(command, options);
-  for (const char* unread : {"--minutes", "--epochs", "--no-graph", "--on-hang", "--detect-anomaly",
-                             "--fail-on-unused", "--log-memory", "--no-log-memory"})
-    command.get_option(unread)->group("");
+  for (const char* unread : kUnread) command.get_option(unread)->group("");
   command.get_option("--watchdog")
       ->description("most for a module: seconds (90) or off; medians count as 600 s");
+}
+
+void expect_read(const CLI::App& command) {
+  for (const char* unread : kUnread)
+    if (command.count(unread) > 0)
+      throw_error<InvalidArgument>(
+          "doctor: no check reads {}, expected it with 'linescan train' only", unread);
 }
 
 }  // namespace
@@ -134,7 +143,10 @@ void add_doctor(CLI::App& command) {
               "linescan doctor --data fashion-mnist --lr 0.01\n"
               "  linescan doctor --run runs/first --only gradients,memory\n"
               "  linescan doctor --plant nan-input");
-  command.callback([options] { run_doctor(*options); });
+  command.callback([options, &command] {
+    expect_read(command);
+    run_doctor(*options);
+  });
 }
 
 }  // namespace linescan::cli

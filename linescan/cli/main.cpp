@@ -1,6 +1,7 @@
 // The program's table of commands, and the one place where errors become exit codes.
 
 #include <c10/util/Exception.h>
+#include <fmt/format.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 
@@ -28,6 +29,22 @@ constexpr Command kCommands[] = {
     {"throughput", "Measure a network: speed, memory, what they depend on", add_throughput},
 };
 
+// Where to read on after bad options.
+std::string help_of(int argc, char** argv) {
+  for (const Command& command : kCommands)
+    if (argc > 1 && std::string_view(argv[1]) == command.name)
+      return fmt::format("linescan {} --help", command.name);
+  return "linescan --help";
+}
+
+// Results that nobody has received are no success.
+int exit_code_after_output(int code) {
+  std::cout << std::flush;
+  if (std::cout || code != kGood) return code;
+  std::cerr << "linescan: cannot write to standard output\n";
+  return kBadInput;
+}
+
 int run(int argc, char** argv) {
   CLI::App app{"Linescan: selective scans for vision, from training to inference"};
   app.name("linescan");
@@ -38,11 +55,11 @@ int run(int argc, char** argv) {
     command.add(*app.add_subcommand(command.name, command.summary));
   try {
     app.parse(argc, argv);
-    return kGood;
+    return exit_code_after_output(kGood);
   } catch (const CLI::Success& success) {  // --help, --version
-    return app.exit(success);
+    return exit_code_after_output(app.exit(success));
   } catch (const CLI::ParseError& error) {
-    std::cerr << "linescan: " << error.what() << " (see 'linescan --help')\n";
+    std::cerr << fmt::format("linescan: {} (see '{}')\n", error.what(), help_of(argc, argv));
     return kBadInput;
   } catch (const Interrupted& interrupted) {
     return kSignalBase + interrupted.signal;

@@ -57,16 +57,18 @@ lab::Bench measure_model(const ThroughputOptions& options, const ThroughputPlan&
   return bench;
 }
 
-// Of the steps that fitted the memory; the others are named in a line.
-void break_model_down(const ThroughputOptions& options, const ThroughputPlan& plan,
-                      const lab::Bench& bench, lab::Findings* findings) {
+// Of the steps that fitted the memory, on the batch that did; the others are named in a line. Returns the
+// training step's recording.
+lab::Recording break_model_down(const ThroughputOptions& options, const ThroughputPlan& plan,
+                                lab::Bench bench, lab::Findings* findings) {
   lab::Recording recording;
   std::vector<std::string_view> missing;
   auto measured = findings->measurements.begin();  // those of the first precision come first
   for (const lab::StepKind kind : kinds_of(options)) {
     const bool wanted = kind == lab::StepKind::kTraining;
     lab::Breakdown breakdown;
-    if (measured++->fitted())
+    bench.protocol.batch = measured++->batch;
+    if (bench.protocol.batch > 0)
       breakdown =
           lab::break_down_step(bench, plan.config, kind, plan.size, wanted ? &recording : nullptr);
     if (breakdown.total() > 0)
@@ -79,8 +81,7 @@ void break_model_down(const ThroughputOptions& options, const ThroughputPlan& pl
     say(fmt::format("no breakdown of {}: not even one image fits the memory{}",
                     fmt::join(missing, ", "),
                     untraced ? fmt::format("; {} is not written", options.trace) : ""));
-  if (!options.trace.empty() && !untraced)
-    write_file_atomically(options.trace, std::string_view(lab::chrome_trace(recording)));
+  return recording;
 }
 
 const Gpu& planned_gpu(const ThroughputOptions& options, const Compute& compute) {
@@ -100,9 +101,17 @@ void print(const lab::Findings& findings, const ThroughputOptions& options) {
   std::cout << to_text(findings);
 }
 
+void write_files(const lab::Findings& findings, const lab::Recording& step,
+                 const ThroughputOptions& options) {
+  if (!options.html.empty())
+    write_file_atomically(options.html, std::string_view(page_of(findings)));
+  if (!options.trace.empty() && !step.spans.empty())
+    write_file_atomically(options.trace, std::string_view(lab::chrome_trace(step)));
+}
+
 void run_throughput(const ThroughputOptions& options) {
   const ThroughputPlan plan = plan_of(options);
-  if (options.threads > 0) at::set_num_threads(static_cast<int>(options.threads));
+  if (options.threads != kNotGiven) at::set_num_threads(static_cast<int>(options.threads));
   lab::Findings findings;
   findings.model = options.model;
   findings.size = plan.size;
@@ -111,20 +120,20 @@ void run_throughput(const ThroughputOptions& options) {
   findings.compute = bench.compute;
   findings.protocol = bench.protocol;
   findings.machine = describe_machine(bench.compute);
-  break_model_down(options, plan, bench, &findings);
+  const lab::Recording step = break_model_down(options, plan, bench, &findings);
   if (!plan.sizes.empty())
     findings.sweep =
         lab::sweep_resolutions(bench, options.model, plan.vmamba(), plan.sizes, plan.rivals);
   if (options.ladder) findings.ladder = lab::climb_ladder(bench, plan.vmamba(), plan.size);
   if (options.scan_modes)
     findings.modes =
-        lab::compare_scan_modes(bench, plan.vmamba(), plan.size, static_cast<int>(options.rounds));
+        lab::compare_scan_modes(bench, plan.vmamba(), plan.size, static_cast<int>(plan.rounds));
   if (!plan.states.empty())
     findings.states = lab::cost_of_states(bench, plan.vmamba(), plan.size, plan.states,
                                           planned_gpu(options, bench.compute));
-  if (!options.html.empty())
-    write_file_atomically(options.html, std::string_view(page_of(findings)));
-  print(findings, options);
+  print(findings, options);  // first: a full disk must not cost the measurements
+  std::cout << std::flush;
+  write_files(findings, step, options);
 }
 
 }  // namespace

@@ -1,5 +1,7 @@
 #include "linescan/cli/throughput_options.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <filesystem>
 
@@ -17,6 +19,14 @@ constexpr int64_t kMost = 1'000'000;  // of anything that is counted
 void expect(const char* name, int64_t value, int64_t least, int64_t most = kMost) {
   if (value < least || value > most)
     throw_error<InvalidArgument>("{} is {}, expected {} to {}", name, value, least, most);
+}
+
+void expect_if_given(const char* name, int64_t value, int64_t least, int64_t most = kMost) {
+  if (value != kNotGiven) expect(name, value, least, most);
+}
+
+int64_t given_or(int64_t value, int64_t otherwise) {
+  return value == kNotGiven ? otherwise : value;
 }
 
 // "a,b,c"; an empty part is refused.
@@ -47,10 +57,13 @@ void expect_writable(const char* name, const std::string& file) {
   if (std::filesystem::is_directory(file))
     throw_error<InvalidArgument>("{} is {}, which is a folder, expected a file to write", name,
                                  file);
-  const std::filesystem::path folder = std::filesystem::path(file).parent_path();
-  if (!folder.empty() && !std::filesystem::is_directory(folder))
-    throw_error<InvalidArgument>("{} is {}, but there is no folder {}", name, file,
-                                 folder.string());
+  const std::filesystem::path parent = std::filesystem::path(file).parent_path();
+  const std::string folder = parent.empty() ? "." : parent.string();
+  if (!std::filesystem::is_directory(folder))
+    throw_error<InvalidArgument>("{} is {}, but there is no folder {}", name, file, folder);
+  if (::access(folder.c_str(), W_OK) != 0)
+    throw_error<InvalidArgument>("{} is {}, but the folder {} cannot be written to", name, file,
+                                 folder);
 }
 
 bool needs_vmamba(const ThroughputOptions& options) {
@@ -60,22 +73,31 @@ bool needs_vmamba(const ThroughputOptions& options) {
 void check(const ThroughputOptions& options) {
   expect("--warmup", options.warmup, 0);
   expect("--repetitions", options.repetitions, 1);
-  expect("--rounds", options.rounds, 2);
-  if (options.batch != 0) expect("--batch", options.batch, 1);
-  if (options.size != 0) expect("--size", options.size, 1, kLargestSize);
-  if (options.threads != 0) expect("--threads", options.threads, 1, 1024);
-  expect_writable("--html", options.html);
-  expect_writable("--trace", options.trace);
+  expect_if_given("--rounds", options.rounds, 2);
+  expect_if_given("--batch", options.batch, 1);
+  expect_if_given("--size", options.size, 1, kLargestSize);
+  expect_if_given("--threads", options.threads, 1, 1024);
+  if (!options.html.empty()) expect_writable("--html", options.html);
+  if (!options.trace.empty()) expect_writable("--trace", options.trace);
   if (options.json && options.csv)
     throw_error<InvalidArgument>("--json and --csv: standard output holds one of them");
-  if (!options.sweep.empty() && options.sweep[0] != "resolution")
+  if (!options.sweep.empty() && (options.sweep[0] != "resolution" || options.sweep.size() != 2))
     throw_error<InvalidArgument>("--sweep is '{}', expected resolution and a list of sizes",
                                  options.sweep[0]);
   if (!options.against.empty() && options.sweep.empty())
     throw_error<InvalidArgument>("--against: expected --sweep resolution with it");
   if (!options.plan_device.empty() && options.states.empty())
     throw_error<InvalidArgument>("--plan-device: expected --states with it");
+  if (options.rounds != kNotGiven && !options.scan_modes)
+    throw_error<InvalidArgument>("--rounds: expected --scan-modes with it");
+  if (options.graph && options.device == "cpu")
+    throw_error<InvalidArgument>("--graph: expected --device cuda with it");
   if (!options.plan_device.empty()) find_gpu(options.plan_device);
+}
+
+// A name that is left empty, as by a shell variable that is not set.
+std::string expect_name(const std::string& text) {
+  return text.empty() ? "expected the name of a file" : "";
 }
 
 }  // namespace
@@ -96,7 +118,7 @@ void add_options(CLI::App& command, ThroughputOptions& options) {
   command.add_flag("--graph", options.graph, "on a GPU: record the steps as a CUDA graph");
   add_number(command, "--threads", options.threads, "threads to use; default: all cores");
   command.add_option("--sweep", options.sweep, "image sizes: resolution 224,384,512")
-      ->expected(2)
+      ->expected(1, 2)  // two; with one, check() says what is missing
       ->type_name("resolution SIZES");
   command.add_option("--against", options.against,
                      "in the sweep: attention, conv or both,\nnetworks with as many parameters");
@@ -108,9 +130,14 @@ void add_options(CLI::App& command, ThroughputOptions& options) {
   command.add_option("--states", options.states, "cost of the scan with so many states: 1,4,16");
   command.add_option("--plan-device", options.plan_device,
                      "GPU that --states plans for; default: the one in use,\nor h100");
-  command.add_option("--trace", options.trace,
-                     "write one training step for chrome://tracing\nor ui.perfetto.dev");
-  command.add_option("--html", options.html, "write a page with everything measured, in one file");
+  command
+      .add_option("--trace", options.trace,
+                  "write one training step for chrome://tracing\nor ui.perfetto.dev")
+      ->check(expect_name)
+      ->type_name("FILE");
+  command.add_option("--html", options.html, "write a page with everything measured, in one file")
+      ->check(expect_name)
+      ->type_name("FILE");
   command.add_flag("--json", options.json, "one JSON document on standard output");
   command.add_flag("--csv", options.csv, "one line a measurement on standard output");
 }
@@ -131,9 +158,10 @@ ThroughputPlan plan_of(const ThroughputOptions& options) {
         "model is {}, expected a VMamba for --sweep, --ladder, --scan-modes and --states",
         options.model);
   }
-  plan.size = options.size > 0 ? options.size : image_size_of(plan.config);
+  plan.size = given_or(options.size, image_size_of(plan.config));
   count_cost(plan.config, plan.size, plan.size);  // refuses a size that is too small
-  plan.batch = options.batch > 0 ? options.batch : options.device == "cpu" ? 8 : 128;
+  plan.batch = given_or(options.batch, options.device == "cpu" ? 8 : 128);
+  plan.rounds = given_or(options.rounds, 20);
   plan.precisions = parts_of("--precision", options.precisions);
   for (const std::string& precision : plan.precisions) parse_precision(precision);
   if (!options.sweep.empty()) plan.sizes = numbers_of("--sweep", options.sweep[1], kLargestSize);
@@ -146,6 +174,12 @@ ThroughputPlan plan_of(const ThroughputOptions& options) {
       linescan::count_cost(rival_of(plan.vmamba(), rival), size, size);
   constexpr int64_t kMostStates = 1 << 16;
   if (!options.states.empty()) plan.states = numbers_of("--states", options.states, kMostStates);
+  if ((options.scan_modes || !plan.states.empty()) && plan.vmamba().inner(0) == 0)
+    throw_error<InvalidArgument>(
+        "model option ssm_ratio is 0, expected a network with scans for --scan-modes and --states");
+  // The first comes last: it is the one in force afterwards.
+  for (auto precision = plan.precisions.rbegin(); precision != plan.precisions.rend(); ++precision)
+    open_compute(options.device, *precision);
   return plan;
 }
 

@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -10,13 +11,15 @@
 
 namespace linescan::cli {
 
+// Of a number that was not given.
+inline constexpr int64_t kNotGiven = std::numeric_limits<int64_t>::min();
+
 struct ThroughputOptions {
   std::string model;
   std::vector<std::string> settings;
-  int64_t size = 0, batch = 0,
-          threads = 0;  // 0: the network's; 8 on the CPU, 128 on a GPU; all cores
+  int64_t size = kNotGiven, batch = kNotGiven, threads = kNotGiven, rounds = kNotGiven;
   std::string device = "cpu", precisions = "fp32";
-  int64_t warmup = 50, repetitions = 30, rounds = 20;
+  int64_t warmup = 50, repetitions = 30;
   bool with_optimizer = false, graph = false;
 
   std::vector<std::string> sweep;  // "resolution" and the sizes; empty: none
@@ -29,10 +32,11 @@ struct ThroughputOptions {
 
 void add_options(CLI::App& command, ThroughputOptions& options);
 
-// What the options mean. Throws InvalidArgument.
+// What the options mean. Throws InvalidArgument, and Unsupported for a device or precision that is not
+// to be had here.
 struct ThroughputPlan {
   ImageConfig config;
-  int64_t size = 0, batch = 0;
+  int64_t size = 0, batch = 0, rounds = 0;
   std::vector<std::string> precisions;
   std::vector<int64_t> sizes, states;
   std::vector<PlainKind> rivals;

@@ -51,7 +51,7 @@ Measurement measure_network(const Bench& bench, const ImageConfig& config, StepK
                             int64_t size);
 
 // What a step's time goes to: of a few more steps, the one that took the median time. `recording`, if
-// given, becomes that step's.
+// given, becomes that step's. The batch is halved as above.
 Breakdown break_down_step(const Bench& bench, const ImageConfig& config, StepKind kind,
                           int64_t size, Recording* recording = nullptr);
 

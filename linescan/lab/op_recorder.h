@@ -1,8 +1,8 @@
 // Everything that LibTorch's dispatcher and autograd run, with the time it takes: on the host by its
-// clock, on a GPU also between two events on the stream.
+// clock; on a GPU between two events on the stream, if it belongs to another part than what is around it.
 //
-// Shares stay what they are where the device has work enough to keep it busy; recording an operator
-// costs half a microsecond on the CPU (2026-11-21), on a GPU the events besides.
+// Recording an operator costs half a microsecond on the CPU (2026-11-21), on a GPU the events besides:
+// so that it does not wait for the host, it is kept busy until the host has a lead.
 #pragma once
 
 #include <functional>

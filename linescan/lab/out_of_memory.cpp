@@ -1,12 +1,15 @@
 #include "linescan/lab/out_of_memory.h"
 
+#include <malloc.h>
+
 #include "linescan/binding/gpu_runtime.h"
 #include "linescan/train/machine.h"
 
 namespace linescan::lab {
 
 void give_memory_back(const Compute& compute) {
-  if (compute.on_gpu()) gpu_runtime().release_unused_memory();
+  if (compute.on_gpu()) return gpu_runtime().release_unused_memory();
+  ::malloc_trim(0);
 }
 
 bool fits_memory(const std::function<void()>& run) {

@@ -8,7 +8,7 @@
 
 namespace linescan::lab {
 
-// Gives memory of the GPU that no tensor uses back to the driver; nothing to do on the CPU.
+// Gives memory that no tensor uses back, to the GPU's driver or to the system.
 void give_memory_back(const Compute& compute);
 
 // Whether `run` got by with the memory that there is. By the return the error, which may hold on to

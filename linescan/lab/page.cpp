@@ -186,7 +186,7 @@ std::string page_of(const Findings& findings) {
   std::string body = headline(findings);
   body += report::section(
       "How fast it is",
-      fmt::format("One batch stays on the device; {} steps warm up, {} are timed; no data are "
+      fmt::format("One batch stays on the device; steps to warm up: {}, timed: {}; no data are "
                   "loaded{}.",
                   findings.protocol.warmup, findings.protocol.repetitions,
                   findings.protocol.graph ? "; steps are recorded as a CUDA graph" : ""),

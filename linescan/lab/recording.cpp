@@ -7,11 +7,15 @@ namespace linescan::lab {
 
 std::vector<double> Recording::own_seconds() const {
   std::vector<double> own(spans.size(), 0.0);
+  const auto counts = [&](const Span& span) { return !on_gpu || span.on_device; };
   for (std::size_t i = 0; i < spans.size(); ++i) {
     const Span& span = spans[i];
+    if (!counts(span)) continue;
     const double taken = on_gpu ? span.device_end - span.device_start : span.end - span.start;
     own[i] += taken;
-    if (span.caller >= 0) own[span.caller] -= taken;
+    int64_t around = span.caller;
+    while (around >= 0 && !counts(spans[around])) around = spans[around].caller;
+    if (around >= 0) own[around] -= taken;
   }
   return own;
 }
@@ -41,7 +45,7 @@ std::string chrome_trace(const Recording& recording) {
   if (recording.on_gpu) name_process(kDevice, "GPU");
   for (const Span& span : recording.spans) {
     add(span, kHost, span.thread, span.start, span.end);
-    if (recording.on_gpu) add(span, kDevice, 0, span.device_start, span.device_end);
+    if (span.on_device) add(span, kDevice, 0, span.device_start, span.device_end);
   }
   return json{{"displayTimeUnit", "ms"}, {"traceEvents", std::move(events)}}.dump();
 }

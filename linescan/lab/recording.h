@@ -14,8 +14,9 @@ struct Span {
   Category category = Category::kRest;
   int64_t caller = -1;  // index of the span that this one is inside of
   int thread = 0;       // 0 is the first that did anything
-  // Seconds from the start of the recording. On a GPU the device's times are those of the stream.
+  // Seconds from the start of the recording; those of the device, where they are known, on its stream.
   double start = 0, end = 0;
+  bool on_device = false;
   double device_start = 0, device_end = 0;
 };
 
@@ -24,7 +25,8 @@ struct Recording {
   double seconds = 0;       // of the whole, the device's work included
   bool on_gpu = false;
 
-  // The time of each span without the spans inside of it: the device's where there is one.
+  // The time of each span without the spans inside of it. With a GPU it is the device's, 0 for a span
+  // whose time there is not known: it counts for the one around it.
   std::vector<double> own_seconds() const;
 };
 

@@ -23,12 +23,12 @@ Step::Step(ImageNetwork network, const ImageConfig& config, const Compute& compu
            int64_t batch, int64_t size)
     : network_(std::move(network)), compute_(compute), kind_(kind) {
   network_->train(kind != StepKind::kInference);
-  images_ = to_device(torch::randn({batch, in_channels_of(config), size, size}), compute);
-  labels_ = to_device(torch::randint(classes_of(config), {batch}), compute);
+  const auto floats = at::TensorOptions(at::kFloat).device(compute.device);
+  images_ = torch::randn({batch, in_channels_of(config), size, size}, floats);
+  labels_ = torch::randint(classes_of(config), {batch}, floats.dtype(at::kLong));
   if (kind == StepKind::kInference) serving_.emplace(compute);
   if (kind != StepKind::kTrainingWithUpdate) return;
   optimizer_.emplace(*network_, Recipe());
-  const auto floats = at::TensorOptions(at::kFloat).device(compute.device);
   one_ = at::ones({1}, floats);
   zero_ = at::zeros({1}, floats);
   // Too small to change what is measured: the weights would drift into other numbers, and with them NaN.

@@ -59,12 +59,13 @@ Timed on_gpu(const Compute& compute, const Repetition& repetition, const Work& w
   const int warmup =
       repetition.graph ? std::max(repetition.warmup, kBeforeRecording) : repetition.warmup;
   GpuRuntime& runtime = gpu_runtime();
-  runtime.reset_peak_memory(compute.device);
   const Work all = [&] {
     if (before) before();
     work();
   };
   for (int i = 0; i < warmup; ++i) all();
+  // Not before: while libraries try their algorithms out they take far more than they use later.
+  runtime.reset_peak_memory(compute.device);
   const std::unique_ptr<RecordedWork> graph = repetition.graph ? record(all, warn) : nullptr;
   if (graph)
     for (int i = 0; i < warmup; ++i) graph->replay();

@@ -20,7 +20,8 @@ struct Repetition {
 
 struct Timed {
   Statistics seconds;  // of one run
-  // CPU: the most memory that the process held at once; GPU: the most that its tensors took.
+  // CPU: the most memory that the process held at once; GPU: the most that its tensors took after the
+  // warm-up.
   int64_t peak_bytes = 0;
   bool graph = false;  // recorded, as wanted
 

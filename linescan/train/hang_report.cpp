@@ -83,8 +83,9 @@ std::string hang_report(const Hang& hang, const HangContext& context) {
       "What to do: the stacks below say where the threads are. Threads in a wait for the device\n"
       "and a queue that is not empty: a kernel does not end, the operator above is the first\n"
       "suspect. A thread in read, poll or a lock: data, another process or a deadlock.\n"
-      "'linescan doctor' with the same options finds the module; the run goes on from the\n"
-      "checkpoint with --resume.\n\n";
+      "'linescan doctor --run' with this folder finds the module; 'linescan train --resume' goes "
+      "on\n"
+      "from the checkpoint.\n\n";
   return text + to_string(thread_stacks());
 }
 

@@ -2,6 +2,8 @@
 
 #include <torch/torch.h>
 
+#include <cmath>
+
 #include "linescan/base/error.h"
 #include "linescan/train/anomaly.h"
 #include "linescan/train/sequences.h"
@@ -143,9 +145,11 @@ void TrainingStep::repeat(const at::Tensor& inputs, const at::Tensor& labels) {
 TrainingStep::Reading TrainingStep::read() {
   const at::Tensor all = at::cat({totals_, latest_}).cpu();
   const double* values = all.const_data_ptr<double>();
+  // A NaN has a sign, which means nothing and would be printed.
+  const auto unsigned_nan = [](double value) { return std::isnan(value) ? std::nan("") : value; };
   totals_.zero_();
-  return {static_cast<int64_t>(values[0]), values[1], static_cast<int64_t>(values[2]), values[3],
-          values[4]};
+  return {static_cast<int64_t>(values[0]), values[1], static_cast<int64_t>(values[2]),
+          unsigned_nan(values[3]), unsigned_nan(values[4])};
 }
 
 }  // namespace linescan

@@ -4,7 +4,9 @@ Run by CTest with the program's path in LINESCAN_PROGRAM. Needs nothing but Pyth
 """
 
 import json
+import os
 import pathlib
+import re
 import shutil
 import tempfile
 import unittest
@@ -38,7 +40,8 @@ class DoctorCommand(unittest.TestCase):
 
     def plant(self, fault, code):
         """The findings by check, all of them those of `doctor --plant` with that exit code."""
-        result = run("doctor", "--plant", fault, "--json")
+        # A report on a hang stays, here with everything else.
+        result = run("doctor", "--plant", fault, "--json", env={**os.environ, "TMPDIR": str(self.folder)})
         self.assertEqual(result.returncode, code, result.stderr)
         document = json.loads(result.stdout)
         self.assertTrue(document["failed"])
@@ -83,10 +86,15 @@ class DoctorCommand(unittest.TestCase):
         self.assertIn("The learning rate is too high", result.stdout)
         self.assert_refused(run("doctor", "--run", self.folder / "nowhere"), "nowhere")
 
-    def test_options_of_train_that_no_check_reads_are_accepted(self):
-        result = self.examine("--only", "loss", "--epochs", 1, "--on-hang", "continue", "--no-graph",
-                              "--detect-anomaly", "--fail-on-unused", "--no-log-memory",
-                              "--watchdog", "off")
+    def test_options_of_train_that_no_check_reads_are_refused(self):
+        for given in (["--minutes", 1], ["--epochs", 1], ["--on-hang", "continue"], ["--no-graph"],
+                      ["--detect-anomaly"], ["--fail-on-unused"], ["--log-memory"],
+                      ["--no-log-memory"]):
+            self.assert_refused(self.examine("--only", "loss", *given), f"no check reads {given[0]},")
+        # A run's file has them all.
+        file = self.folder / "options.toml"
+        file.write_text("minutes = 3\non_hang = \"continue\"\ngraph = false\n")
+        result = self.examine("--only", "loss", "--config", file, "--watchdog", "off")
         self.assertEqual(result.returncode, 0, result.stderr)
 
     def test_truncated_data_are_a_finding_with_exit_code_1(self):
@@ -104,8 +112,10 @@ class DoctorCommand(unittest.TestCase):
         self.assert_refused(self.examine("--steps", "0"), "steps is 0")
         self.assert_refused(self.examine("--lr", "nan"), "lr")
         self.assert_refused(run("doctor", "--plant", "nan"), "unknown fault 'nan'")
+        unknown = run("doctor", "--plant", "nan-input", "--only", "value")
+        self.assert_refused(unknown, "unknown check 'value'")
+        self.assertEqual(len(unknown.stderr.splitlines()), 1, unknown.stderr)  # nothing was trained
         for given, words in [(["--lr", "0.1"], "lr=0.1"), (["--set", "clip=1"], "--set clip=1"),
-                             (["--epochs", "1"], "epochs=1"),
                              (["--config", "run.toml"], "--config run.toml"),
                              (["--run", "runs/first"], "--run runs/first"),
                              (["--folder", "/nowhere"], "--folder /nowhere")]:
@@ -128,7 +138,10 @@ class DoctorCommand(unittest.TestCase):
 
     def test_a_block_that_sleeps_ends_with_exit_code_4(self):
         findings = self.plant("sleeping-block", 4)
-        self.assertIn("exit code 4", findings["training"]["measured"])
+        training = findings["training"]["measured"]
+        self.assertIn("exit code 4", training)
+        report = pathlib.Path(re.search(r"; see (\S+)", training).group(1))
+        self.assertIn("linescan::Watchdog::watch", report.read_text())
         standing = [finding for finding in findings.values() if "stands still in" in finding["measured"]]
         self.assertEqual(len(standing), 1, findings)
         self.assertIn("layers.1.blocks.0.op", standing[0]["measured"])

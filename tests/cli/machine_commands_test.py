@@ -262,8 +262,17 @@ class MachineCommands(unittest.TestCase):
             (["bench", "network", "vmamba_fashion", "--batch", "0"], "--batch is 0"),
             (["bench"], "subcommand is required"),
             (["trian"], "linescan --help"),
+            (["plan", "--nowhere"], "linescan plan --help"),
         ]:
             self.assert_refused(arguments, message, LD_LIBRARY_PATH=f"{DRIVERS}/no_device")
+
+    def test_output_that_nobody_receives_is_no_success(self):
+        for arguments in (["device"], ["device", "--json"], ["--help"], ["plan", "--help"]):
+            with open("/dev/full", "w") as full:
+                done = subprocess.run([PROGRAM, *arguments], stdout=full, stderr=subprocess.PIPE, text=True,
+                                      timeout=120)
+            self.assertEqual(done.returncode, 2, arguments)
+            self.assertEqual(done.stderr, "linescan: cannot write to standard output\n")
 
 
 if __name__ == "__main__":

@@ -73,6 +73,13 @@ class Throughput(unittest.TestCase):
             events = json.loads(trace.read_text())["traceEvents"]
             self.assertTrue(any(event["name"] == "linescan::ss2d_scan" for event in events))
 
+    def test_a_file_that_cannot_be_written_costs_no_measurement(self):
+        for option in ["--html", "--trace"]:
+            done = run(*SMALL, "--json", option, "/proc/file")  # a folder that takes no files
+            self.assertEqual(done.returncode, 2, done.stderr)
+            self.assertIn("cannot write /proc/file", done.stderr)
+            self.assertEqual(len(json.loads(done.stdout)["measurements"]), 2)
+
     def test_csv_has_one_line_a_measurement(self):
         done = run(*SMALL, "--csv", "--sweep", "resolution", "16")
         self.assertEqual(done.returncode, 0, done.stderr)
@@ -89,7 +96,11 @@ class Throughput(unittest.TestCase):
     def test_refuses_bad_options_in_one_line(self):
         self.assert_refused("did you mean 'vit_small'?", "vit_smal")
         self.assert_refused("--batch is -1", *SMALL[:1], "--batch", -1)
-        self.assert_refused("--repetitions is 0", *SMALL[:1], "--repetitions", 0)
+        for option in ["--batch", "--size", "--threads", "--repetitions"]:
+            self.assert_refused(f"{option} is 0", *SMALL[:1], option, 0)
+        self.assert_refused("--rounds: expected --scan-modes", *SMALL[:1], "--rounds", 3)
+        self.assert_refused("--graph: expected --device cuda", *SMALL[:1], "--graph")
+        self.assert_refused("--sweep is 'resolution', expected", *SMALL[:1], "--sweep", "resolution")
         self.assert_refused("--sweep is 'size', expected resolution", *SMALL[:1], "--sweep", "size",
                             "32")
         self.assert_refused("--sweep", *SMALL[:1], "--sweep", "resolution", "32,x")
@@ -109,8 +120,13 @@ class Throughput(unittest.TestCase):
     def test_refuses_before_it_measures_what_is_needed_afterwards(self):
         endless = ["vmamba_tiny_s1l8", "--repetitions", 1000000]
         self.assert_refused("h1000", *endless, "--states", "1", "--plan-device", "h1000")
+        self.assert_refused("ssm_ratio is 0", *endless, "--set", "ssm_ratio=0", "--states", "1")
+        self.assert_refused("ssm_ratio is 0", *endless, "--set", "ssm_ratio=0", "--scan-modes")
+        for precisions in ["fp16,fp32", "fp32,tf32"]:
+            self.assert_refused("on the CPU there are", *endless, "--precision", precisions)
         for option in ["--html", "--trace"]:
             self.assert_refused("nowhere", *endless, option, "nowhere/file")
+            self.assert_refused("the name of a file", *endless, option, "")
             with tempfile.TemporaryDirectory() as folder:
                 self.assert_refused("which is a folder", *endless, option, folder)
 

@@ -99,6 +99,38 @@ TEST(OpRecorder, DoesNotRecordARecording) {
   EXPECT_EQ(record_operators({}, [] {}).spans.size(), 0u);  // and is free again
 }
 
+// As a GPU tells it: times of its own for the second and the last, of which the first is no part.
+TEST(Breakdown, OfAGpuHasItsTimesAlone) {
+  Recording recording;
+  recording.on_gpu = true;
+  recording.seconds = 10;
+  const auto add = [&](Category category, int64_t caller, double start, double end) {
+    Span span;
+    span.category = category;
+    span.caller = caller;
+    span.end = 100;  // of the host
+    span.on_device = end > start;
+    span.device_start = start;
+    span.device_end = end;
+    recording.spans.push_back(span);
+  };
+  add(Category::kRest, -1, 0, 0);
+  add(Category::kConvolution, 0, 2, 8);
+  add(Category::kConvolution, 1, 0, 0);
+  add(Category::kNorm, 2, 3, 4);
+  EXPECT_EQ(recording.own_seconds(), (std::vector<double>{0, 5, 0, 1}));
+  const Breakdown breakdown = break_down(recording);
+  EXPECT_DOUBLE_EQ(breakdown.share(Category::kConvolution), 0.5);
+  EXPECT_DOUBLE_EQ(breakdown.share(Category::kNorm), 0.1);
+  EXPECT_DOUBLE_EQ(breakdown.share(Category::kRest), 0.4);
+
+  int of_the_gpu = 0;
+  const nlohmann::json trace = nlohmann::json::parse(chrome_trace(recording));
+  for (const nlohmann::json& event : trace["traceEvents"])
+    of_the_gpu += event["ph"] == "X" && event["pid"] == 2;
+  EXPECT_EQ(of_the_gpu, 2);
+}
+
 TEST(ChromeTrace, HoldsEverySpanWithItsPart) {
   const Recording recording = record_training(small_config());
   const nlohmann::json trace = nlohmann::json::parse(chrome_trace(recording));

@@ -209,6 +209,22 @@ TEST(Doctor, TheChecklistHas80ColumnsAndTheDocumentEverything) {
   EXPECT_EQ(document["checks"][1]["grade"], "fail");
 }
 
+TEST(Doctor, WhatWasSaidOfAnotherCheckIsNotRepeated) {
+  const Checkup checkup = {{{"host", Grade::kFail, "an error", "what to do"},
+                            {"values", Grade::kPass, "an error", ""},
+                            {"loss", Grade::kFail, "an error", "what to do"},
+                            {"reach", Grade::kFail, "an error", "what else to do"}}};
+  EXPECT_EQ(to_text(checkup),
+            "fail  host        an error\n"
+            "                  -> what to do\n"
+            "pass  values      an error\n"
+            "fail  loss        the same as 'host' above\n"
+            "fail  reach       an error\n"
+            "                  -> what else to do\n"
+            "\n1 passed, 0 to look at, 3 failed, 0 skipped\n");
+  EXPECT_EQ(to_json(checkup)["checks"][2]["measured"], "an error");
+}
+
 TEST(Plant, ANonScalarLoss) {
   const Checkup checkup = plant("non-scalar-loss", {"loss", "bisection"});
   expect_finding(checkup, "training", Grade::kFail,
@@ -247,15 +263,21 @@ TEST(Plant, AGraphThatIsKeptAlive) {
 }
 
 TEST(Plant, ABlockThatSleeps) {
+  const testing::TemporaryFolder folder;  // for what stays because of the report
+  ::setenv("TMPDIR", folder.path().c_str(), 1);
   PlantSettings settings;
   settings.doctor = only({"loss", "reach"});
   settings.hang_code = 4;
   std::vector<Checkup> hangs;
   settings.doctor.hang = [&](const Checkup& checkup) { hangs.push_back(checkup); };
   const Checkup checkup = run_plant("sleeping-block", settings);
+  ::unsetenv("TMPDIR");
   expect_finding(
       checkup, "training", Grade::kFail,
-      {"stands still", "module layers.1.blocks.0.op", "the stacks of all threads", "exit code 4"});
+      {"stands still", "module layers.1.blocks.0.op", "/run/hang-step-5.txt", "exit code 4"});
+  const std::string& said = find(checkup, "training")->measured;
+  const std::size_t begin = said.find("; see ") + 6;
+  EXPECT_TRUE(std::filesystem::is_regular_file(said.substr(begin, said.find(' ', begin) - begin)));
   expect_finding(checkup, "checkpoint", Grade::kPass, {"step-4 is intact"});
   ASSERT_EQ(hangs.size(), 1u);
   expect_finding(hangs[0], "training", Grade::kFail, {});

@@ -32,7 +32,9 @@ Finding check_anomaly(const Patient& patient) {
     }
   }));
   try {
-    patient.answer(network, patient.batches().front().batch).loss.backward();
+    const at::Tensor loss = patient.answer(network, patient.batches().front().batch).loss;
+    TrainingStep::expect_trainable(loss);
+    loss.backward();
   } catch (const NotFinite& error) {
     return {"anomaly", Grade::kFail, error.what(),
             "That module is the first: look at divisions, roots and logarithms in it, and at the "

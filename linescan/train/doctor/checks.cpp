@@ -1,5 +1,10 @@
 #include "linescan/train/doctor/checks.h"
 
+#include <algorithm>
+
+#include "linescan/base/error.h"
+#include "linescan/base/nearest.h"
+
 namespace linescan {
 
 std::span<const Check> checks() {
@@ -18,6 +23,19 @@ std::span<const Check> checks() {
       {"bisection", "which is the first module with which a step fails?", check_bisection},
   };
   return kChecks;
+}
+
+std::vector<Check> checks_named(const std::vector<std::string>& names) {
+  std::vector<std::string> known;
+  for (const Check& check : checks()) known.emplace_back(check.name);
+  for (const std::string& name : names)
+    if (std::find(known.begin(), known.end(), name) == known.end())
+      throw InvalidArgument(unknown_name("check", name, known));
+  std::vector<Check> result;
+  for (const Check& check : checks())
+    if (names.empty() || std::find(names.begin(), names.end(), check.name) != names.end())
+      result.push_back(check);
+  return result;
 }
 
 }  // namespace linescan

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <span>
+#include <string>
+#include <vector>
 
 #include "linescan/train/doctor/checkup.h"
 #include "linescan/train/doctor/patient.h"
@@ -16,6 +18,10 @@ struct Check {
 };
 
 std::span<const Check> checks();
+
+// Those of these names, in the order of checks(); all, if there are none. Throws InvalidArgument for an
+// unknown one.
+std::vector<Check> checks_named(const std::vector<std::string>& names);
 
 Finding check_values(const Patient& patient);
 Finding check_loss(const Patient& patient);

@@ -29,6 +29,17 @@ std::string wrapped(const std::string& start, const std::string& indent, const s
   return text + line + '\n';
 }
 
+// One error fails many checks: what was said of an earlier one need not be said again.
+const Finding* said_before(const Checkup& checkup, const Finding& finding) {
+  for (const Finding& earlier : checkup.findings) {
+    if (&earlier == &finding) break;
+    if (earlier.grade == finding.grade && earlier.measured == finding.measured &&
+        earlier.advice == finding.advice)
+      return &earlier;
+  }
+  return nullptr;
+}
+
 }  // namespace
 
 std::string_view name_of(Grade grade) {
@@ -46,6 +57,10 @@ std::string to_text(const Checkup& checkup) {
   for (const Finding& finding : checkup.findings) {
     const std::string start = fmt::format("{:<6}{:<12}", name_of(finding.grade), finding.check);
     const std::string indent(start.size(), ' ');
+    if (const Finding* earlier = said_before(checkup, finding)) {
+      text += wrapped(start, indent, fmt::format("the same as '{}' above", earlier->check));
+      continue;
+    }
     text += wrapped(start, indent, finding.measured);
     if (!finding.advice.empty()) text += wrapped(indent + "-> ", indent + "   ", finding.advice);
   }

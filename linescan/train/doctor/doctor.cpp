@@ -2,13 +2,11 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <mutex>
 #include <nlohmann/json.hpp>
 
 #include "linescan/base/activity.h"
 #include "linescan/base/error.h"
-#include "linescan/base/nearest.h"
 #include "linescan/models/module_watch.h"
 #include "linescan/train/doctor/checks.h"
 #include "linescan/train/first_line.h"
@@ -102,23 +100,9 @@ void run_check(const Check& check, const Patient& patient, Notes& notes) {
   }
 }
 
-std::vector<Check> chosen(const DoctorSettings& settings) {
-  std::vector<std::string> names;
-  for (const Check& check : checks()) names.emplace_back(check.name);
-  for (const std::string& name : settings.only)
-    if (std::find(names.begin(), names.end(), name) == names.end())
-      throw InvalidArgument(unknown_name("check", name, names));
-  std::vector<Check> result;
-  for (const Check& check : checks())
-    if (settings.only.empty() ||
-        std::find(settings.only.begin(), settings.only.end(), check.name) != settings.only.end())
-      result.push_back(check);
-  return result;
-}
-
 Checkup examine_watched(const RunConfig& config, const Task& task, const DoctorSettings& settings,
                         Vigil& vigil) {
-  const std::vector<Check> wanted = chosen(settings);
+  const std::vector<Check> wanted = checks_named(settings.only);
   const ModuleWatch watch(seen_by([&](const std::string&, const at::Tensor&) { vigil.beat(); }));
   vigil.notes().begin(kData);
   vigil.beat(Watchdog::Work::kSlow);  // a device that is opened
@@ -154,7 +138,7 @@ Checkup examine(const RunConfig& config, const Task& task, const DoctorSettings&
 
 Checkup examine(const Assignments& options, const DoctorSettings& settings) {
   RunConfig config = make_config(options);
-  chosen(settings);
+  checks_named(settings.only);  // refuses an unknown one before data are read
   Vigil vigil(config.recipe, settings);
   std::unique_ptr<Task> task;
   try {

@@ -60,7 +60,7 @@ Finding check_host(const Patient& patient) {
   if (const std::string refusal = try_to_write(patient.folder(), bytes); !refusal.empty())
     return {
         "host", Grade::kFail,
-        fmt::format("a checkpoint of {:.3f} GB cannot be written: {}", gigabytes(bytes), refusal),
+        fmt::format("a checkpoint of {:.1f} MB cannot be written: {}", megabytes(bytes), refusal),
         "Make room, name another folder with --run, or keep fewer checkpoints (--set keep=1)."};
   const double step = seconds_a_step(patient), batch = patient.seconds_a_batch();
   const double waiting = batch / (batch + step);
@@ -68,10 +68,10 @@ Finding check_host(const Patient& patient) {
   const int64_t available = available_memory();
   const int64_t threads = at::get_num_threads();
   const std::string measured = fmt::format(
-      "{:.1f} GB of memory left; {} of {} files open; a checkpoint of {:.3f} GB can be written; a "
-      "batch takes {:.2g} s and its step {:.2g} s, {:.1f} % waiting; {} threads on {} cores",
-      gigabytes(available), files, most_files, gigabytes(bytes), batch, step, 100 * waiting,
-      threads, cpu().cores);
+      "{:.1f} GB of memory left; {} of {} files open; a checkpoint of {:.1f} MB can be written; a "
+      "batch takes {:.3g} ms and its step {:.3g} ms, {:.1f} % waiting; threads: {}, cores: {}",
+      gigabytes(available), files, most_files, megabytes(bytes), 1e3 * batch, 1e3 * step,
+      100 * waiting, threads, cpu().cores);
   if (available > 0 &&
       static_cast<double>(available) < kLittleMemory * static_cast<double>(cpu().memory_bytes))
     return {"host", Grade::kWarn, measured,

@@ -11,6 +11,7 @@
 
 #include "linescan/base/error.h"
 #include "linescan/train/checkpoint_folder.h"
+#include "linescan/train/doctor/checks.h"
 #include "linescan/train/doctor/faults.h"
 #include "linescan/train/doctor/plant_data.h"
 #include "linescan/train/machine.h"
@@ -34,15 +35,18 @@ class TemporaryFolder {
     path_ = name;
   }
   ~TemporaryFolder() {
+    if (kept_) return;
     std::error_code ignored;
     fs::remove_all(path_, ignored);
   }
   TemporaryFolder(const TemporaryFolder&) = delete;
   TemporaryFolder& operator=(const TemporaryFolder&) = delete;
   const fs::path& path() const { return path_; }
+  void keep() { kept_ = true; }
 
  private:
   fs::path path_;
+  bool kept_ = false;
 };
 
 // As on a disk that is full but for `bytes`: no file of this process may grow beyond them.
@@ -95,8 +99,9 @@ std::string with_code(int code) { return code > 0 ? fmt::format(" (exit code {})
 // Goes on with the run under the fault.
 class Planted {
  public:
-  Planted(const PlantSettings& settings, const fs::path& run, Ground& ground)
-      : settings_(settings), run_(run), ground_(ground) {}
+  Planted(const PlantSettings& settings, TemporaryFolder& folder, const fs::path& run,
+          Ground& ground)
+      : settings_(settings), folder_(folder), run_(run), ground_(ground) {}
 
   // What training says.
   Finding train(const RunConfig& config, const Assignments& options, const Poison& poison) {
@@ -128,10 +133,11 @@ class Planted {
 
  private:
   void hear_of_hang(const HangNotice& notice, const RunConfig& config) {
+    const bool reported = fs::exists(notice.report);
+    if (reported) folder_.keep();  // the report is worth a look
     hang_ = {"training", Grade::kFail,
              fmt::format("stands still: {}; {}{}", notice.line,
-                         fs::exists(notice.report) ? "the report has the stacks of all threads"
-                                                   : "no report could be written",
+                         reported ? "see " + notice.report.string() : "no report could be written",
                          with_code(settings_.hang_code)),
              "This is what 'linescan train' says before it stops."};
     // Sleepers can be woken; a kernel that loops ends with the process only.
@@ -141,6 +147,7 @@ class Planted {
   }
 
   const PlantSettings& settings_;
+  TemporaryFolder& folder_;
   fs::path run_;
   Ground& ground_;
   Finding hang_;
@@ -149,7 +156,8 @@ class Planted {
 }  // namespace
 
 Checkup run_plant(const std::string& fault, const PlantSettings& settings) {
-  const TemporaryFolder folder;
+  checks_named(settings.doctor.only);  // refuses an unknown one before anything is trained
+  TemporaryFolder folder;
   const fs::path run = folder.path() / "run";
   const Assignments options = make_plant_data(folder.path());
   Ground ground;
@@ -176,7 +184,7 @@ Checkup run_plant(const std::string& fault, const PlantSettings& settings) {
   {
     std::optional<FullDisk> disk;
     if (planting.full_disk) disk.emplace(2048);
-    add(Planted(settings, run, ground).train(planting.config, options, planting.poison));
+    add(Planted(settings, folder, run, ground).train(planting.config, options, planting.poison));
   }
   add(checkpoint_finding(run));
 

@@ -25,9 +25,10 @@ struct PlantSettings {
   int hang_code = 0;
 };
 
-// Findings "training" and "checkpoint", then those of the doctor. Works in a temporary folder. With a fault
-// that hangs, settings.doctor.hang is called with what is known by then; if it returns, planted sleep ends.
-// Throws InvalidArgument for an unknown fault, Unsupported for one that needs a GPU where there is none.
+// Findings "training" and "checkpoint", then those of the doctor. Works in a temporary folder, which stays
+// if there is a report on a hang in it. With a fault that hangs, settings.doctor.hang is called with what
+// is known by then; if it returns, planted sleep ends. Throws InvalidArgument for an unknown fault or
+// check, Unsupported for one that needs a GPU where there is none.
 Checkup run_plant(const std::string& fault, const PlantSettings& settings);
 
 }  // namespace linescan

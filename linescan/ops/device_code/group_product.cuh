@@ -199,8 +199,9 @@ __device__ __forceinline__ void group_wait(Sums<kTiles>&... sums) {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
   (warp_group::pin(sums), ...);
 }
-// What this thread wrote to shared memory, or knows by a barrier to be written, may be read by products after the next
-// barrier, or by its own. Waits for everything that the thread has under way in memory.
+// What this thread stored to shared memory so far may be read by products after the next barrier. What copy_async()
+// brought needs no more than wait_copies() and a barrier: NVIDIA's CUTLASS relies on that, too
+// (sm90_mma_multistage_gmma_ss_warpspecialized.hpp). Expensive: waits for all that the thread has under way in memory.
 __device__ __forceinline__ void group_publish() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }

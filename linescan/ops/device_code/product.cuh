@@ -96,6 +96,15 @@ __device__ __forceinline__ void multiply(float (&d)[4], const FragmentA<float>& 
   for (int i = 0; i < 4; ++i) d[i] = c[i];
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
+    if constexpr (kPieces == 1) {  // the instruction leaves out what is behind the first piece
+      uint32_t left[4], right[2];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) left[i] = __float_as_uint(a.values[i & 1][2 * half + (i >> 1)]);
+#pragma unroll
+      for (int i = 0; i < 2; ++i) right[i] = __float_as_uint(b.values[2 * half + i]);
+      mma_tf32(d, left, right, d);
+      continue;
+    }
     float rest_a[4], rest_b[2];
 #pragma unroll
     for (int i = 0; i < 4; ++i) rest_a[i] = a.values[i & 1][2 * half + (i >> 1)];

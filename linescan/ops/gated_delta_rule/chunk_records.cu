@@ -307,22 +307,31 @@ __global__ void __launch_bounds__(2 * DeltaSizes<T, kKeys>::kChunk, 4)
       __syncthreads();
       if constexpr (kChunk >= 32) merge_blocks<16, kChunk, kSquare, kNumberPieces>(L, inverse);
       if constexpr (kChunk >= 64) merge_blocks<32, kChunk, kSquare, kNumberPieces>(L, inverse);
+      // Eight numbers at a time; all are read before the first is stored.
+      constexpr int kPacks = kChunk / 16;  // a thread
+      float4 numbers[kPacks][2];
 #pragma unroll
-      for (int n = 0; n < kChunk / 16; ++n) {
+      for (int n = 0; n < kPacks; ++n) {
         const int i = threadIdx.x + n * 2 * kChunk, row = 8 * i / kChunk, column = 8 * i % kChunk;
-        Pack<T, 8> numbers = {};
-        if (column / 16 <= row / 16) {
-          const auto* from = reinterpret_cast<const float4*>(inverse + row * kSquare + column);
 #pragma unroll
-          for (int half = 0; half < 2; ++half) {
-            const float4 four = from[half];
-            numbers.values[4 * half] = from_float<T>(four.x);
-            numbers.values[4 * half + 1] = from_float<T>(four.y);
-            numbers.values[4 * half + 2] = from_float<T>(four.z);
-            numbers.values[4 * half + 3] = from_float<T>(four.w);
-          }
+        for (int half = 0; half < 2; ++half)
+          numbers[n][half] =
+              column / 16 <= row / 16
+                  ? *reinterpret_cast<const float4*>(inverse + row * kSquare + column + 4 * half)
+                  : make_float4(0.f, 0.f, 0.f, 0.f);
+      }
+#pragma unroll
+      for (int n = 0; n < kPacks; ++n) {
+        Pack<T, 8> pack;
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const float4 four = numbers[n][half];
+          pack.values[4 * half] = from_float<T>(four.x);
+          pack.values[4 * half + 1] = from_float<T>(four.y);
+          pack.values[4 * half + 2] = from_float<T>(four.z);
+          pack.values[4 * half + 3] = from_float<T>(four.w);
         }
-        *reinterpret_cast<Pack<T, 8>*>(record.A + row * kChunk + column) = numbers;
+        *reinterpret_cast<Pack<T, 8>*>(record.A + 8 * (threadIdx.x + n * 2 * kChunk)) = pack;
       }
     }
     __syncthreads();

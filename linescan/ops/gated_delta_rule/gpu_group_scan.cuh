@@ -1,8 +1,8 @@
-// What the two scans of warp groups share (group_scan.cu, group_reverse_scan.cu): who computes and who loads, what
-// stands in shared memory, and how results leave.
+// What the two scans of warp groups share (group_scan.cu, group_reverse_scan.cu): who computes and who moves data,
+// what stands in shared memory, and how results leave.
 //
 // A block carries S^T of 64 columns of V, [64, K], in the registers of one warp group, 16 columns a warp. Another
-// group only loads, some chunks ahead.
+// group loads, some chunks ahead, and stores what the first one puts on a desk in shared memory.
 #pragma once
 
 #include "linescan/ops/device_code/group_product.cuh"
@@ -18,8 +18,6 @@ struct GroupScanTiles : DeltaSizes<T, kKeys> {
   using Sizes = DeltaSizes<T, kKeys>;
   using Sizes::kChunk, Sizes::kLayout;
   static constexpr int64_t kStageBytes = kLayout.group_scan_stage_bytes(kOutputs);
-  static constexpr int64_t kWarpOutBytes = kLayout.warp_out_bytes();
-  static constexpr int kRowOut = kLayout.row_out_stride(), kTokenOut = DeltaLayout::kTokenOutStride;
   static_assert(kChunk == 64);
 
   Panels<T> k, q, A, P, v;
@@ -38,11 +36,6 @@ struct GroupScanTiles : DeltaSizes<T, kKeys> {
     P = kOutputs ? take(kChunk) : A;
     v = take(kChunk);
     rows = reinterpret_cast<float*>(next);
-  }
-  // Where a warp that computes puts together what it stores.
-  static __device__ __forceinline__ T* outbox(int stages) {
-    return reinterpret_cast<T*>(group_memory() + stages * kStageBytes +
-                                threadIdx.x / 32 * kWarpOutBytes);
   }
   // Of the two neighbouring tokens that stand at fragment_k(q, 2 half) of an operand of depth 16 t.
   __device__ __forceinline__ float2 row(DeltaRow which, int t, int half) const {
@@ -74,50 +67,83 @@ struct GroupScanTiles : DeltaSizes<T, kKeys> {
   }
 };
 
-// The turns of the block's two groups at the stages, round and round, through all items.
+// What a chunk leaves, behind the stages: of a backward pass S or its gradient, [64, K]; outputs, u or gX,
+// [tokens, 64]. Two chunks in turn.
+template <class Tiles, typename T, int kKeys>
+struct GroupDesk {
+  Panels<T> state, tokens;
+
+  __device__ __forceinline__ GroupDesk(int stages, int64_t number, bool with_state) {
+    const int state_numbers = with_state ? 64 * kKeys : 0;
+    T* const first = reinterpret_cast<T*>(group_memory() + stages * Tiles::kStageBytes) +
+                     number % 2 * (state_numbers + 64 * 64);
+    state = {first, 64};
+    tokens = {first + state_numbers, 64};
+  }
+};
+
+// The turns of the block's two groups for one item, whose chunks are counted from 0 in the order of the walk.
 class GroupTurns {
  public:
   __device__ __forceinline__ explicit GroupTurns(int stages) : stages_(stages) {}
 
-  // The group that loads: take a stage, start to copy, and hand over what was started before it.
-  __device__ __forceinline__ int take_to_fill() const {
-    if (rounds_ > 0) barrier_wait(kEmpty + stage_, 2 * kGroup);
-    return stage_;
+  // The group that moves data. fill(stage, i) starts chunk i's copies; send(i) stores what it left.
+  template <class Fill, class Send>
+  __device__ __forceinline__ void move(int64_t chunks, const Fill& fill, const Send& send) {
+    const auto next = [&](int stage) { return stage + 1 == stages_ ? 0 : stage + 1; };
+    int stage = 0, before = 0;
+#pragma unroll 1
+    for (int64_t i = 0; i < chunks; ++i) {
+      if (i >= stages_) finish(stage, i - stages_, send);
+      fill(stage, i);
+      commit_copies();
+      if (i > 0) hand_over<1>(before);
+      before = stage;
+      stage = next(stage);
+    }
+    if (chunks > 0) hand_over<0>(before);
+    if (chunks < stages_) stage = 0;
+#pragma unroll 1
+    for (int64_t i = max(int64_t{0}, chunks - stages_); i < chunks; ++i, stage = next(stage))
+      finish(stage, i, send);
   }
-  __device__ __forceinline__ void filling() {
-    commit_copies();
-    if (rounds_ > 0 || stage_ > 0) hand_over<1>(stage_ > 0 ? stage_ - 1 : stages_ - 1);
-    advance();
-  }
-  __device__ __forceinline__ void filled_all() const {
-    if (rounds_ > 0 || stage_ > 0) hand_over<0>(stage_ > 0 ? stage_ - 1 : stages_ - 1);
-    for (int i = 0; i < stages_; ++i)  // no barrier is left half met
-      if (rounds_ > 0 || i < stage_) barrier_wait(kEmpty + i, 2 * kGroup);
-  }
+
   // The group that computes.
-  __device__ __forceinline__ int take_filled() const {
+  __device__ __forceinline__ int take() const {
     barrier_wait(kFull + stage_, 2 * kGroup);
     return stage_;
   }
+  // Chunk i's place on the desk is free.
+  __device__ __forceinline__ void before_putting(int64_t i) const {
+    if (i >= 2) barrier_wait(kSent + i % 2, 2 * kGroup);
+  }
+  // All has been read, all has been put.
   __device__ __forceinline__ void used() {
     barrier_arrive(kEmpty + stage_, 2 * kGroup);
-    advance();
+    stage_ = stage_ + 1 == stages_ ? 0 : stage_ + 1;
+  }
+  // After an item; no barrier is left half met.
+  __device__ __forceinline__ void close(int64_t chunks) {
+    for (int64_t i = max(int64_t{0}, chunks - 2); i < chunks; ++i)
+      barrier_wait(kSent + i % 2, 2 * kGroup);
+    stage_ = 0;
   }
 
  private:
   static constexpr int kFull = 1, kEmpty = kFull + DeltaLayout::kMostGroupScanStages;
-  int stages_, stage_ = 0, rounds_ = 0;
+  static constexpr int kSent = kEmpty + DeltaLayout::kMostGroupScanStages;
+  int stages_, stage_ = 0;
 
-  __device__ __forceinline__ void advance() {
-    if (++stage_ < stages_) return;
-    stage_ = 0;
-    rounds_ = 1;
-  }
   template <int kPending>
   __device__ __forceinline__ void hand_over(int stage) const {
     wait_copies<kPending>();
-    group_publish();
     barrier_arrive(kFull + stage, 2 * kGroup);
+  }
+  template <class Send>
+  __device__ __forceinline__ void finish(int stage, int64_t i, const Send& send) const {
+    barrier_wait(kEmpty + stage, 2 * kGroup);
+    send(i);
+    barrier_arrive(kSent + i % 2, 2 * kGroup);
   }
 };
 
@@ -130,63 +156,68 @@ __device__ __forceinline__ void round_sums(FragmentA<T> (&to)[kTiles / 2],
   for (int k = 0; k < kTiles / 2; ++k) to[k] = operand<T>(sums, k);
 }
 
-// to [16 of V, kKeys] <- the warp's part of S^T; whole rows.
-template <class Tiles, typename T, int kDepth>
-__device__ __forceinline__ void store_state_rows(T* to, T* outbox,
-                                                 const FragmentA<T> (&state)[kDepth]) {
-  constexpr int kKeys = 16 * kDepth, kPacks = kKeys / 8;
-  const int lane = threadIdx.x % 32;
-  __syncwarp();
-  T* const at = outbox + lane % 16 * Tiles::kRowOut + lane / 16 * 8;
+// panels [64, 16 kDepth] <- the group's operand A.
+template <typename T, int kDepth>
+__device__ __forceinline__ void put_rows(const Panels<T>& panels, const FragmentA<T> (&a)[kDepth]) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
 #pragma unroll
-  for (int k = 0; k < kDepth; ++k) store_matrices<false>(at + 16 * k, state[k].words);
-  __syncwarp();
-  using Numbers = Pack<T, 8>;
+  for (int k = 0; k < kDepth; ++k)
+    store_matrices<false>(panels.at(16 * warp + lane % 16, 16 * k + lane / 16 * 8), a[k].words);
+}
+// panels [16 kDepth, 64] <- its transpose.
+template <typename T, int kDepth>
+__device__ __forceinline__ void put_columns(const Panels<T>& panels,
+                                            const FragmentA<T> (&a)[kDepth]) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
 #pragma unroll
-  for (int i = 0; i < 16 * kPacks / 32; ++i) {
-    const int row = i * (32 / kPacks) + lane / kPacks, column = lane % kPacks * 8;
-    *reinterpret_cast<Numbers*>(to + row * kKeys + column) =
-        *reinterpret_cast<const Numbers*>(outbox + row * Tiles::kRowOut + column);
+  for (int k = 0; k < kDepth; ++k)
+    store_matrices<true>(panels.at(16 * k + lane % 8 + lane / 16 * 8, 16 * warp + lane / 8 % 2 * 8),
+                         a[k].words);
+}
+// to [64 rows, step apart] <- panels [64, kColumns], by a group: whole rows up to `rows`, of them `columns`.
+template <int kColumns, typename T>
+__device__ __forceinline__ void send_rows(T* to, int64_t step, int rows, int columns, bool vectors,
+                                          const Panels<T>& panels) {
+  constexpr int kPacks = kColumns / 8, kPass = kGroup / kPacks, kPasses = 64 / kPass;
+  const int thread = threadIdx.x % kGroup;
+  if (vectors && columns % 8 == 0) {
+    const int first = thread / kPacks, column = thread % kPacks * 8;
+    const auto* const from = reinterpret_cast<const uint4*>(panels.at(first, column));
+    uint4 packs[kPasses];
+#pragma unroll
+    for (int i = 0; i < kPasses; ++i) packs[i] = from[i * kPass * 8];  // multiples of eight rows on
+    const int valid = column < columns ? rows - first : 0;
+    const int64_t pass_step = kPass * step;
+    T* at = to + first * step + column;
+#pragma unroll
+    for (int i = 0; i < kPasses; ++i, at += pass_step)
+      if (i * kPass < valid) *reinterpret_cast<uint4*>(at) = packs[i];
+    return;
+  }
+#pragma unroll 1
+  for (int i = thread; i < 64 * kColumns; i += kGroup) {
+    const int row = i / kColumns, column = i % kColumns;
+    if (row < rows && column < columns) to[row * step + column] = *panels.at(row, column);
   }
 }
 
-// outbox [tokens, 16 of V] <- the warp's part of something [V, tokens].
-template <class Tiles, typename T, int kDepth>
-__device__ __forceinline__ void put_token_rows(T* outbox, const FragmentA<T> (&values)[kDepth]) {
-  const int lane = threadIdx.x % 32;
-  __syncwarp();
-  T* const at = outbox + (lane % 8 + lane / 16 * 8) * Tiles::kTokenOut + lane / 8 % 2 * 8;
-#pragma unroll
-  for (int t = 0; t < kDepth; ++t)
-    store_matrices<true>(at + 16 * t * Tiles::kTokenOut, values[t].words);
-  __syncwarp();
-}
-// rows[token, ..] <- the outbox, for `tokens` of a chunk's and `columns` of its 16.
-template <class Tiles, typename T>
-__device__ __forceinline__ void send_token_rows(T* rows, int64_t step, int tokens, int columns,
-                                                bool vectors, const T* outbox) {
-  using Numbers = Pack<T, 8>;
-  constexpr int kRows = 16;  // at once
-  const int lane = threadIdx.x % 32, first = lane / 2, column = lane % 2 * 8;
-  T* to = rows + first * step + column;
-  const T* from = outbox + first * Tiles::kTokenOut + column;
-  Numbers numbers[Tiles::kChunk / kRows];
-#pragma unroll
-  for (int i = 0; i < Tiles::kChunk / kRows; ++i)
-    numbers[i] = *reinterpret_cast<const Numbers*>(from + i * kRows * Tiles::kTokenOut);
-  const int64_t pass_step = kRows * step;
-  if (vectors && columns >= 16 && tokens == Tiles::kChunk) {
-#pragma unroll
-    for (int i = 0; i < Tiles::kChunk / kRows; ++i, to += pass_step)
-      *reinterpret_cast<Numbers*>(to) = numbers[i];
-    return;
+// What a block's 64 columns of V leave in the workspace for a chunk: S [values, keys] and u [tokens, values], or
+// their gradients.
+template <int kKeys, typename T>
+struct GroupScanWorkspace {
+  T *states, *corrections;
+  const DeltaScanCut& cut;
+  int first_value;
+
+  __device__ __forceinline__ void send_state(int64_t row, const Panels<T>& panels) const {
+    send_rows<kKeys>(states + row * cut.state_numbers(kKeys) + int64_t{1} * first_value * kKeys,
+                     kKeys, cut.padded_values - first_value, kKeys, true, panels);
   }
-#pragma unroll
-  for (int i = 0; i < Tiles::kChunk / kRows; ++i, to += pass_step)
-#pragma unroll
-    for (int n = 0; n < 8; ++n)
-      if (first + i * kRows < tokens && column + n < columns) to[n] = numbers[i].values[n];
-}
+  __device__ __forceinline__ void send_corrections(int64_t row, const Panels<T>& panels) const {
+    send_rows<64>(corrections + row * cut.correction_numbers(64) + first_value, cut.padded_values,
+                  64, cut.padded_values - first_value, true, panels);
+  }
+};
 
 // For BFloat16 and Float16, 64 and 128 keys.
 template <typename T>

@@ -122,20 +122,14 @@ struct DeltaLayout {
            int64_t{4} * 2 * chunk() * kGroupOverStride + decays_bytes() + 3 * rows_bytes();
   }
 
-  // Scans of warp groups: one that carries the states of 64 columns of V, and one that loads. A stage is k, q, A,
-  // P, v and the record's rows; behind the stages every warp that computes has a place for 16 rows of keys, or 64
-  // of 16 columns, on their way out.
+  // Scans of warp groups: one that carries the states of 64 columns of V, and one that moves data. A stage is k,
+  // q, A, P, v and the record's rows; behind the stages is what two chunks leave, states and tokens.
   static constexpr int kGroupScanThreads = 256, kMostGroupScanStages = 3;
   constexpr int64_t group_scan_stage_bytes(bool outputs) const {
     return ((outputs ? 2 : 1) * (keys / kPanel + 1) + 1) * group_panel_bytes() + rows_bytes();
   }
-  constexpr int row_out_stride() const { return keys + 8; }
-  static constexpr int kTokenOutStride = 24;
-  constexpr int64_t warp_out_bytes() const {
-    return 2 * std::max(16 * row_out_stride(), chunk() * kTokenOutStride);
-  }
   constexpr int64_t group_scan_bytes(int stages, bool outputs) const {
-    return stages * group_scan_stage_bytes(outputs) + 4 * warp_out_bytes();
+    return stages * group_scan_stage_bytes(outputs) + 2 * (keys / kPanel + 1) * group_panel_bytes();
   }
 
   // The recurrence: 32 columns of V a block, a column a lane; warps share the rows of the state.

@@ -215,7 +215,6 @@ __global__ void __launch_bounds__(DeltaLayout::kGroupThreads, 1)
         ++h;
       }
       wait_copies<0>();
-      group_publish();
       __syncthreads();
       const Stage stage(tiles, step);
       const float* const rows = tiles.record_rows(h);
@@ -237,15 +236,17 @@ __global__ void __launch_bounds__(DeltaLayout::kGroupThreads, 1)
       // ---- Beside the products: the next slice, <gS', S>, gX . v and the gradient of v ----
       if (step + 1 < all_steps) fetch(step + 1);
       if (slice == 0) tiles.decays->fill(rows + kGate * kChunk);
-      using Numbers = Pack<T, 8>;
 #pragma unroll
       for (int i = 0; i < kSlice * kKeys / 8 / kThreads; ++i) {
         const int at = threadIdx.x + i * kThreads;  // the same place in both, whatever it is
-        const Numbers a = reinterpret_cast<const Numbers*>(stage.S.data)[at];
-        const Numbers b = reinterpret_cast<const Numbers*>(stage.gS.data)[at];
+        const uint4 a = reinterpret_cast<const uint4*>(stage.S.data)[at];
+        const uint4 b = reinterpret_cast<const uint4*>(stage.gS.data)[at];
+        const uint32_t a_words[] = {a.x, a.y, a.z, a.w}, b_words[] = {b.x, b.y, b.z, b.w};
 #pragma unroll
-        for (int n = 0; n < 8; ++n)
-          state_dot = fmaf(to_float(a.values[n]), to_float(b.values[n]), state_dot);
+        for (int n = 0; n < 4; ++n) {
+          const Two<T> of_S = {a_words[n]}, of_gS = {b_words[n]};
+          state_dot = fmaf(of_S[1], of_gS[1], fmaf(of_S[0], of_gS[0], state_dot));
+        }
       }
       const float beta = row(kBeta, own_token);
       T* const gv_row = args.v.data && own_token < chunk.tokens
@@ -254,22 +255,24 @@ __global__ void __launch_bounds__(DeltaLayout::kGroupThreads, 1)
 #pragma unroll
       for (int i = 0; i < kLaneValues; i += 8) {
         const int column = own_lane * kLaneValues + i, v = slice * kSlice + column;
-        const Numbers of_gx = *reinterpret_cast<const Numbers*>(stage.gx.at(own_token, column));
-        const Numbers of_v = *reinterpret_cast<const Numbers*>(stage.v.at(own_token, column));
-        Numbers gv;
+        const auto of_gx = *reinterpret_cast<const uint4*>(stage.gx.at(own_token, column));
+        const auto of_v = *reinterpret_cast<const uint4*>(stage.v.at(own_token, column));
+        const uint32_t gx_words[] = {of_gx.x, of_gx.y, of_gx.z, of_gx.w};
+        const uint32_t v_words[] = {of_v.x, of_v.y, of_v.z, of_v.w};
+        uint32_t gv[4];
 #pragma unroll
-        for (int n = 0; n < 8; ++n) {
-          const float gx = to_float(of_gx.values[n]);
-          v_dot = fmaf(gx, to_float(of_v.values[n]), v_dot);
-          gv.values[n] = from_float<T>(beta * gx);
+        for (int n = 0; n < 4; ++n) {
+          const Two<T> gx = {gx_words[n]}, of = {v_words[n]};
+          v_dot = fmaf(gx[1], of[1], fmaf(gx[0], of[0], v_dot));
+          gv[n] = pair_from_floats<T>(beta * gx[0], beta * gx[1]);
         }
         if (!gv_row) continue;
         if (args.v_vectors && v + 8 <= in.V) {
-          *reinterpret_cast<Numbers*>(gv_row + v) = gv;
+          *reinterpret_cast<uint4*>(gv_row + v) = make_uint4(gv[0], gv[1], gv[2], gv[3]);
         } else {
 #pragma unroll
           for (int n = 0; n < 8; ++n)
-            if (v + n < in.V) gv_row[v + n] = gv.values[n];
+            if (v + n < in.V) gv_row[v + n] = T{static_cast<uint16_t>(gv[n / 2] >> (16 * (n % 2)))};
         }
       }
       group_wait<0>(q_reads, k_writes, k_reads, pairs);

@@ -22,33 +22,40 @@ __global__ void __launch_bounds__(2 * kGroup, 1)
   const DeltaInputs<T>& in = args.in;
   const DeltaScanCut& cut = args.cut;
   const bool computes = threadIdx.x < kGroup;
-  const int value = threadIdx.x / 32 % 4 * 16;  // of the block's 64
-  T* const outbox = Tiles::outbox(cut.stages);
   GroupTurns turns(cut.stages);
+  using Desk = GroupDesk<Tiles, T, kKeys>;
 
   for (int64_t item = blockIdx.x; item < cut.items; item += gridDim.x) {
     const DeltaScanItem<kChunk> at(item, cut, args.sequences, in.value_heads);
-    const int first_value = at.part * cut.block_values(), own_value = first_value + value;
+    const int first_value = at.part * cut.block_values();
     if (!computes) {
-#pragma unroll 1
-      for (int64_t number = at.chunks - 1; number >= 0; --number) {
-        const DeltaChunk chunk(at.walk, number * kChunk, kChunk);
-        const Tiles tile(turns.take_to_fill());
-        tile.fetch(in, chunk, at.head / in.group(), args.o, at.head, first_value, args.o_vectors,
-                   args.records, at.row(number));
-        turns.filling();
-      }
+      const GroupScanWorkspace<kKeys, T> workspace = {args.state_gradients,
+                                                      args.correction_gradients, cut, first_value};
+      turns.move(
+          at.chunks,
+          [&](int stage, int64_t i) {
+            const int64_t number = at.chunks - 1 - i;
+            Tiles(stage).fetch(in, DeltaChunk(at.walk, number * kChunk, kChunk),
+                               at.head / in.group(), args.o, at.head, first_value, args.o_vectors,
+                               args.records, at.row(number));
+          },
+          [&](int64_t i) {
+            const Desk desk(cut.stages, i, true);
+            workspace.send_state(at.row(at.chunks - 1 - i), desk.state);
+            workspace.send_corrections(at.row(at.chunks - 1 - i), desk.tokens);
+          });
       continue;
     }
 
-    const bool stores = own_value < cut.padded_values;
+    const int own_value = first_value + threadIdx.x / 32 * 16;
     Sums<kKeys / 8> state;  // gS^T
     load_state(state, args.upstream, at.sequence, at.head, own_value, 0, in.V, in.K);
     FragmentA<T> left[kKeys / 16];
     round_sums(left, state);
 #pragma unroll 1
-    for (int64_t number = at.chunks - 1; number >= 0; --number) {
-      const Tiles tile(turns.take_filled());
+    for (int64_t turn = 0; turn < at.chunks; ++turn) {
+      const Tiles tile(turns.take());
+      const Desk desk(cut.stages, turn, true);
       Sums<kChunk / 8> sums, through_p;
       FragmentA<T> go[kDepth], rounded[kDepth];
       group_begin(sums);
@@ -59,10 +66,8 @@ __global__ void __launch_bounds__(2 * kGroup, 1)
       group_begin(through_p);
       group_multiply<kRows>(through_p, go, GroupOperand<T>{tile.P}, false);
       group_commit();
-      if (stores)
-        store_state_rows<Tiles>(args.state_gradients + at.row(number) * cut.state_numbers(kKeys) +
-                                    int64_t{1} * own_value * kKeys,
-                                outbox, left);
+      turns.before_putting(turn);
+      put_rows(desk.state, left);
       group_wait<0>(sums, through_p);
       // gu^T
 #pragma unroll
@@ -118,19 +123,14 @@ __global__ void __launch_bounds__(2 * kGroup, 1)
       group_multiply<kRows>(state, corrected, GroupOperand<T>{tile.k});
       group_commit();
       round_sums(rounded, sums);
-      if (stores) {
-        put_token_rows<Tiles>(outbox, rounded);
-        send_token_rows<Tiles>(
-            args.correction_gradients + at.row(number) * cut.correction_numbers(kChunk) + own_value,
-            cut.padded_values, kChunk, cut.padded_values - own_value, true, outbox);
-      }
+      put_columns(desk.tokens, rounded);
       group_wait<0>(state);
       turns.used();
       round_sums(left, state);
     }
+    turns.close(at.chunks);
     store_state(state, args.initial, at.sequence, at.head, own_value, 0, in.V, in.K);
   }
-  if (!computes) turns.filled_all();
 }
 
 }  // namespace

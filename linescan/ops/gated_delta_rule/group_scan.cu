@@ -3,8 +3,7 @@
 //
 //   u = A (beta o (V - read_k o (K S)))        o = read_q o (Q S) + P u        S <- decay S + K^T (write o u)
 //
-// Held transposed as there: the sums of one product are, rounded, the left operand of the next. While a product
-// is under way the warps send off what the chunk before gave.
+// Held transposed as there: the sums of one product are, rounded, the left operand of the next.
 //
 // Numerics:  S and all sums in float32; operands of products are rounded to T.
 // Reference: reference.cpp beside this file; bounds in tests/ops/gated_delta_rule_gpu_test.cpp.
@@ -23,59 +22,56 @@ __global__ void __launch_bounds__(2 * kGroup, 1) group_scan_kernel(DeltaScanArgs
   const DeltaInputs<T>& in = args.in;
   const DeltaScanCut& cut = args.cut;
   const bool computes = threadIdx.x < kGroup;
-  const int value = threadIdx.x / 32 % 4 * 16;  // of the block's 64
-  T* const outbox = Tiles::outbox(cut.stages);
   GroupTurns turns(cut.stages);
+  using Desk = GroupDesk<Tiles, T, kKeys>;
 
   for (int64_t item = blockIdx.x; item < cut.items; item += gridDim.x) {
     const DeltaScanItem<kChunk> at(item, cut, args.sequences, in.value_heads);
-    const int first_value = at.part * cut.block_values(), own_value = first_value + value;
+    const int first_value = at.part * cut.block_values();
     if (!computes) {
-#pragma unroll 1
-      for (int64_t number = 0; number < at.chunks; ++number) {
-        const DeltaChunk chunk(at.walk, number * kChunk, kChunk);
-        const Tiles tile(turns.take_to_fill());
-        tile.fetch(in, chunk, at.head / in.group(), in.v, at.head, first_value, in.vectors,
-                   args.records, at.row(number));
-        turns.filling();
-      }
+      const GroupScanWorkspace<kKeys, T> workspace = {args.states, args.corrections, cut,
+                                                      first_value};
+      turns.move(
+          at.chunks,
+          [&](int stage, int64_t number) {
+            Tiles(stage).fetch(in, DeltaChunk(at.walk, number * kChunk, kChunk),
+                               at.head / in.group(), in.v, at.head, first_value, in.vectors,
+                               args.records, at.row(number));
+          },
+          [&](int64_t number) {
+            const Desk desk(cut.stages, number, !kOutputs);
+            if constexpr (kOutputs) {
+              const DeltaChunk chunk(at.walk, number * kChunk, kChunk);
+              send_rows<64>(chunk.rows(args.o, at.head) + first_value, chunk.row_step(args.o),
+                            chunk.tokens, in.V - first_value, args.vectors, desk.tokens);
+            } else {
+              workspace.send_state(at.row(number), desk.state);
+              workspace.send_corrections(at.row(number), desk.tokens);
+            }
+          });
       continue;
     }
 
-    const bool stores = own_value < cut.padded_values;
+    const int own_value = first_value + threadIdx.x / 32 * 16;
     Sums<kKeys / 8> state;  // S^T
     load_state(state, args.initial, at.sequence, at.head, own_value, 0, in.V, in.K);
     FragmentA<T> left[kKeys / 16], u[kDepth], rounded[kDepth];
     round_sums(left, state);
-    const auto send_out = [&](int64_t number) {
-      const DeltaChunk chunk(at.walk, number * kChunk, kChunk);
-      send_token_rows<Tiles>(chunk.rows(args.o, at.head) + own_value, chunk.row_step(args.o),
-                             chunk.tokens, in.V - own_value, args.vectors, outbox);
-    };
 #pragma unroll 1
     for (int64_t number = 0; number < at.chunks; ++number) {
-      const Tiles tile(turns.take_filled());
+      const Tiles tile(turns.take());
+      const Desk desk(cut.stages, number, !kOutputs);
       Sums<kChunk / 8> sums, reads;
-      group_begin(sums, reads);
+      group_begin(sums);
       group_multiply<kColumns>(sums, left, GroupOperand<T>{tile.k}, false);
       group_commit();
-      if constexpr (kOutputs) {
-        group_multiply<kColumns>(reads, left, GroupOperand<T>{tile.q}, false);
-        group_commit();
-        if (number > 0) send_out(number - 1);
-      } else if (stores) {
-        store_state_rows<Tiles>(args.states + at.row(number) * cut.state_numbers(kKeys) +
-                                    int64_t{1} * own_value * kKeys,
-                                outbox, left);
-      }
+      turns.before_putting(number);
+      if constexpr (!kOutputs) put_rows(desk.state, left);
       // X^T = beta o (V - read_k o K S)^T
       FragmentA<T> v[kDepth];
 #pragma unroll
       for (int t = 0; t < kDepth; ++t) load_a<kRows>(v[t], GroupOperand<T>{tile.v}, 16 * t);
-      if constexpr (kOutputs)
-        group_wait<1>(sums);
-      else
-        group_wait<0>(sums);
+      group_wait<0>(sums);
 #pragma unroll
       for (int t = 0; t < kDepth; ++t)
 #pragma unroll
@@ -92,12 +88,17 @@ __global__ void __launch_bounds__(2 * kGroup, 1) group_scan_kernel(DeltaScanArgs
       group_begin(sums);
       group_multiply<kColumns>(sums, rounded, GroupOperand<T>{tile.A}, false);
       group_commit();
+      if constexpr (kOutputs) {
+        group_begin(reads);
+        group_multiply<kColumns>(reads, left, GroupOperand<T>{tile.q}, false);
+        group_commit();
+      }
       const float decay = tile.rows[kDecay * kChunk];
 #pragma unroll
       for (int i = 0; i < kKeys / 8; ++i)
 #pragma unroll
         for (int j = 0; j < 4; ++j) state.tiles[i][j] *= decay;
-      group_wait<0>(sums, reads);
+      group_wait<kOutputs ? 1 : 0>(sums);
 #pragma unroll
       for (int t = 0; t < kDepth; ++t)
 #pragma unroll
@@ -114,6 +115,7 @@ __global__ void __launch_bounds__(2 * kGroup, 1) group_scan_kernel(DeltaScanArgs
       group_commit();
       round_sums(u, sums);
       if constexpr (kOutputs) {
+        group_wait<1>(reads);
 #pragma unroll
         for (int t = 0; t < kDepth; ++t)
 #pragma unroll
@@ -132,27 +134,19 @@ __global__ void __launch_bounds__(2 * kGroup, 1) group_scan_kernel(DeltaScanArgs
         group_wait<1>(state);
         round_sums(left, state);
         group_wait<0>(reads);
-        turns.used();
         round_sums(u, reads);
-        put_token_rows<Tiles>(outbox, u);
+        put_columns(desk.tokens, u);
       } else {
-        if (stores) {
-          put_token_rows<Tiles>(outbox, u);
-          send_token_rows<Tiles>(
-              args.corrections + at.row(number) * cut.correction_numbers(kChunk) + own_value,
-              cut.padded_values, kChunk, cut.padded_values - own_value, true, outbox);
-        }
+        put_columns(desk.tokens, u);
         group_wait<0>(state);
-        turns.used();
         round_sums(left, state);
       }
+      turns.used();
     }
-    if constexpr (kOutputs) {
-      if (at.chunks > 0) send_out(at.chunks - 1);
+    turns.close(at.chunks);
+    if constexpr (kOutputs)
       store_state(state, args.final_state, at.sequence, at.head, own_value, 0, in.V, in.K);
-    }
   }
-  if (!computes) turns.filled_all();
 }
 
 }  // namespace

@@ -17,6 +17,7 @@ template <typename T, int kKeys, bool kOutputs>
 struct GroupScanTiles : DeltaSizes<T, kKeys> {
   using Sizes = DeltaSizes<T, kKeys>;
   using Sizes::kChunk, Sizes::kLayout;
+  static constexpr bool kWithQueries = kOutputs;
   static constexpr int64_t kStageBytes = kLayout.group_scan_stage_bytes(kOutputs);
   static_assert(kChunk == 64);
 
@@ -42,27 +43,62 @@ struct GroupScanTiles : DeltaSizes<T, kKeys> {
     return *reinterpret_cast<const float2*>(
         &rows[which * kChunk + 16 * t + 8 * half + threadIdx.x % 4 * 2]);
   }
+};
 
-  // By the group that loads. Columns of V from first_value on stand in `v`.
-  __device__ __forceinline__ void fetch(const DeltaInputs<T>& in, const DeltaChunk& chunk,
-                                        int key_head, const DeltaRows<const T>& values, int head,
-                                        int first_value, bool vectors, std::byte* records,
-                                        int64_t record_number) const {
+// Where an item's chunks come from: everything that is the same for all of them.
+template <typename T>
+struct GroupScanSource {
+  const T *k, *q, *v;  // the first token's rows; v, whatever stands for it, may be null
+  int64_t k_step, q_step, v_step;
+  std::byte* records;
+  int64_t record_step, length;
+  int keys, columns;
+  bool vectors, v_vectors;
+
+  // Columns of V from first_value on.
+  template <class Item>
+  __device__ __forceinline__ GroupScanSource(const DeltaInputs<T>& in, const Item& at,
+                                             const DeltaRows<const T>& values, int first_value,
+                                             bool v_vectors, std::byte* records)
+      : length(at.walk.length),
+        keys(in.K),
+        columns(in.V - first_value),
+        vectors(in.vectors),
+        v_vectors(v_vectors) {
+    const DeltaChunk first(at.walk, 0, 1);
+    const int key_head = at.head / in.group();
+    k = first.rows(in.k, key_head);
+    q = first.rows(in.q, key_head);
+    v = values.data ? first.rows(values, at.head) + first_value : nullptr;
+    k_step = first.row_step(in.k);
+    q_step = first.row_step(in.q);
+    v_step = first.row_step(values);
+    const auto record = [&](int64_t number) {
+      return reinterpret_cast<std::byte*>(delta_record<T>(records, at.row(number), 64).A);
+    };
+    this->records = record(0);
+    record_step = record(1) - record(0);
+  }
+
+  // Starts the copies of a chunk, by the group that loads.
+  template <class Tiles>
+  __device__ __forceinline__ void fetch(const Tiles& to, int64_t number) const {
+    constexpr int kChunk = Tiles::kChunk, kKeys = Tiles::kLayout.keys;
     const int thread = threadIdx.x % kGroup;
-    load_panels<kKeys, kGroup>(thread, k, chunk.rows(in.k, key_head), chunk.row_step(in.k),
-                               chunk.tokens, in.K, in.vectors);
-    const DeltaRecord<T> record = delta_record<T>(records, record_number, kChunk);
-    load_panels<kChunk, kGroup>(thread, A, record.A, kChunk, kChunk, kChunk, true);
-    constexpr int kNumbers = kDeltaRecordRows * kChunk;
-    static_assert(kNumbers == 4 * kGroup);
-    copy_async<16>(rows + 4 * thread, record.rows + 4 * thread);
-    load_panels<kChunk, kGroup>(
-        thread, v, values.data ? chunk.rows(values, head) + first_value : nullptr,
-        chunk.row_step(values), values.data ? chunk.tokens : 0, in.V - first_value, vectors);
-    if constexpr (kOutputs) {
-      load_panels<kKeys, kGroup>(thread, q, chunk.rows(in.q, key_head), chunk.row_step(in.q),
-                                 chunk.tokens, in.K, in.vectors);
-      load_panels<kChunk, kGroup>(thread, P, record.P, kChunk, kChunk, kChunk, true);
+    const int64_t token = number * kChunk;
+    const int tokens = static_cast<int>(min(int64_t{kChunk}, length - token));
+    load_panels<kKeys, kGroup>(thread, to.k, k + token * k_step, k_step, tokens, keys, vectors);
+    const T* const A = reinterpret_cast<const T*>(records + number * record_step);
+    const T* const P = A + kChunk * kChunk;
+    const auto* const rows = reinterpret_cast<const float*>(P + kChunk * kChunk);
+    load_panels<kChunk, kGroup>(thread, to.A, A, kChunk, kChunk, kChunk, true);
+    static_assert(kDeltaRecordRows * kChunk == 4 * kGroup);
+    copy_async<16>(to.rows + 4 * thread, rows + 4 * thread);
+    load_panels<kChunk, kGroup>(thread, to.v, v + (v ? token * v_step : 0), v_step, v ? tokens : 0,
+                                columns, v_vectors);
+    if constexpr (Tiles::kWithQueries) {
+      load_panels<kKeys, kGroup>(thread, to.q, q + token * q_step, q_step, tokens, keys, vectors);
+      load_panels<kChunk, kGroup>(thread, to.P, P, kChunk, kChunk, kChunk, true);
     }
   }
 };

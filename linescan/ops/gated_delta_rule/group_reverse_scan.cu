@@ -31,14 +31,9 @@ __global__ void __launch_bounds__(2 * kGroup, 1)
     if (!computes) {
       const GroupScanWorkspace<kKeys, T> workspace = {args.state_gradients,
                                                       args.correction_gradients, cut, first_value};
+      const GroupScanSource<T> source(in, at, args.o, first_value, args.o_vectors, args.records);
       turns.move(
-          at.chunks,
-          [&](int stage, int64_t i) {
-            const int64_t number = at.chunks - 1 - i;
-            Tiles(stage).fetch(in, DeltaChunk(at.walk, number * kChunk, kChunk),
-                               at.head / in.group(), args.o, at.head, first_value, args.o_vectors,
-                               args.records, at.row(number));
-          },
+          at.chunks, [&](int stage, int64_t i) { source.fetch(Tiles(stage), at.chunks - 1 - i); },
           [&](int64_t i) {
             const Desk desk(cut.stages, i, true);
             workspace.send_state(at.row(at.chunks - 1 - i), desk.state);

@@ -31,19 +31,19 @@ __global__ void __launch_bounds__(2 * kGroup, 1) group_scan_kernel(DeltaScanArgs
     if (!computes) {
       const GroupScanWorkspace<kKeys, T> workspace = {args.states, args.corrections, cut,
                                                       first_value};
+      const GroupScanSource<T> source(in, at, in.v, first_value, in.vectors, args.records);
+      const DeltaChunk start(at.walk, 0, 1);
+      T* const out = args.o.data ? start.rows(args.o, at.head) + first_value : nullptr;
+      const int64_t out_step = start.row_step(args.o);
       turns.move(
-          at.chunks,
-          [&](int stage, int64_t number) {
-            Tiles(stage).fetch(in, DeltaChunk(at.walk, number * kChunk, kChunk),
-                               at.head / in.group(), in.v, at.head, first_value, in.vectors,
-                               args.records, at.row(number));
-          },
+          at.chunks, [&](int stage, int64_t number) { source.fetch(Tiles(stage), number); },
           [&](int64_t number) {
             const Desk desk(cut.stages, number, !kOutputs);
             if constexpr (kOutputs) {
-              const DeltaChunk chunk(at.walk, number * kChunk, kChunk);
-              send_rows<64>(chunk.rows(args.o, at.head) + first_value, chunk.row_step(args.o),
-                            chunk.tokens, in.V - first_value, args.vectors, desk.tokens);
+              const int64_t token = number * kChunk;
+              send_rows<64>(out + token * out_step, out_step,
+                            static_cast<int>(min(int64_t{kChunk}, at.walk.length - token)),
+                            in.V - first_value, args.vectors, desk.tokens);
             } else {
               workspace.send_state(at.row(number), desk.state);
               workspace.send_corrections(at.row(number), desk.tokens);

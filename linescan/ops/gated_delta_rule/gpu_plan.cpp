@@ -164,9 +164,10 @@ std::string to_string(const GatedDeltaRuleGpuPlan& plan) {
   } else {
     text += fmt::format(
         "  chunk           {} tokens, K padded to {}\n"
+        "  products        {}\n"
         "  scan            {} columns of V a block, {} warps along K, {} that load, {} stages\n",
-        plan.chunk, plan.padded_keys, 16 * plan.column_warps, plan.key_warps, plan.loader_warps,
-        plan.stages);
+        plan.chunk, plan.padded_keys, plan.warp_groups ? "of warp groups" : "of warps",
+        16 * plan.column_warps, plan.key_warps, plan.loader_warps, plan.stages);
     add("records", plan.records);
     add("scan", plan.scan);
     if (plan.pass == Pass::kBackward) {

@@ -225,8 +225,8 @@ __global__ void __launch_bounds__(DeltaLayout::kGroupThreads, 1)
       if (slice == 0) state_dot = v_dot = 0;
       const bool add = slice > 0;
       group_begin(q_reads, k_writes, k_reads, pairs);
-      group_multiply<kColumns, kColumns, kSlice, T>(pairs, {group == 0 ? stage.go : stage.gx},
-                                                    {stage.u}, add);
+      group_multiply<kColumns, kColumns, kSlice, T>(
+          pairs, {{group == 0 ? stage.go.data : stage.gx.data, kChunk}}, {stage.u}, add);
       group_multiply<kColumns, kRows, kSlice, T>(q_reads, {stage.go}, {stage.S, 0, place.key}, add);
       group_multiply<kColumns, kRows, kSlice, T>(k_writes, {stage.u}, {stage.gS, 0, place.key},
                                                  add);
@@ -293,8 +293,8 @@ __global__ void __launch_bounds__(DeltaLayout::kGroupThreads, 1)
       }
       Sums<kChunk / 8> square;  // q k^T or k k^T
       group_begin(square);
-      group_multiply<kColumns, kColumns, kKeys, T>(square, {group == 0 ? tiles.q : tiles.k},
-                                                   {tiles.k}, false);
+      group_multiply<kColumns, kColumns, kKeys, T>(
+          square, {{group == 0 ? tiles.q.data : tiles.k.data, kChunk}}, {tiles.k}, false);
       group_commit();
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
@@ -329,7 +329,7 @@ __global__ void __launch_bounds__(DeltaLayout::kGroupThreads, 1)
         of_row[r] = group == 0 ? own(kFactorQ, r) : -own(kFactorK, r);
         weight[r] = group == 0 ? 1.f : own(kBeta, r);
       }
-      const Panels<T>& result = group == 0 ? tiles.H : tiles.M;
+      const Panels<T> result = {tiles.H.data + group * Tiles::kSquare, kChunk};  // H or M
       float* const over = tiles.over_of(group);
 #pragma unroll
       for (int block = 0; block < kChunk / 16; ++block) {

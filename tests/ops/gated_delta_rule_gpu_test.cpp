@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "linescan/base/error.h"
+#include "linescan/ops/gated_delta_rule/gpu_layout.h"
 #include "linescan/ops/gated_delta_rule/sample.h"
 #include "tests/support/gpu_sample.h"
 #include "tests/support/judging.h"
@@ -24,9 +25,15 @@ const int64_t* take_numbers(GpuTensors& gpu, SampleTensor& memory,
   return gpu.take(memory).as<int64_t>();
 }
 
+struct Twist {
+  int64_t largest_grid = kLargestGrid;
+  bool upstream = true;  // whether there is a gradient of o
+};
+
 // check, plan, forward and backward in a workspace full of NaN, or another filling; results come back to
 // the sample. The kernels planned for one GPU run on every later one.
-void run(GatedDeltaRuleSample& s, int filling = 0xFF, const Gpu& planned_for = test_gpu()) {
+void run(GatedDeltaRuleSample& s, int filling = 0xFF, const Gpu& planned_for = test_gpu(),
+         const Twist& twist = {}) {
   GpuTensors gpu;
   const bool heads_first =
       s.problem.q.shape != s.q.view().shape || s.problem.q.strides != s.q.view().strides;
@@ -51,7 +58,7 @@ void run(GatedDeltaRuleSample& s, int filling = 0xFF, const Gpu& planned_for = t
   problem.final_state = gpu.take(s.final_state);
   SampleTensor bounds;
   if (problem.packed) problem.bounds = take_numbers(gpu, bounds, s.bounds);
-  const GatedDeltaRuleGradients gradients = {.o = take(s.go),
+  const GatedDeltaRuleGradients gradients = {.o = twist.upstream ? take(s.go) : TensorView{},
                                              .final_state = gpu.take(s.gfinal),
                                              .q = take(s.gq),
                                              .k = take(s.gk),
@@ -65,7 +72,9 @@ void run(GatedDeltaRuleSample& s, int filling = 0xFF, const Gpu& planned_for = t
   check_gpu(problem);
   const GatedDeltaRuleSize size = size_of(problem);
   for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
-    const auto how = plan(size, problem.packed, pass, planned_for);
+    auto how = plan(size, problem.packed, pass, planned_for);
+    for (DeltaLaunch* launch : {&how.records, &how.scan, &how.reverse_scan, &how.gradients})
+      launch->grid = std::min(launch->grid, twist.largest_grid);
     GpuWorkspace workspace(how.workspace_bytes, filling);
     if (pass == Pass::kForward)
       forward(problem, how, workspace.data(), {});
@@ -203,6 +212,68 @@ INSTANTIATE_TEST_SUITE_P(
              .gate_bias = true,
              .sigmoid = true,
              .negative = true}));
+
+// What the kernels of warp groups are made for (gpu_plan.h): several parts and slices of V, more chunks than stages,
+// rows that are not whole packs, every option.
+INSTANTIATE_TEST_SUITE_P(WarpGroups, GatedDeltaRuleGpu,
+                         ::testing::Values(Case{.batch = 1,
+                                                .length = 70,
+                                                .heads = 1,
+                                                .value_heads = 1,
+                                                .K = 100,
+                                                .V = 70,
+                                                .dtype = kBf16},
+                                           Case{.batch = 1,
+                                                .length = 70,
+                                                .heads = 1,
+                                                .value_heads = 2,
+                                                .K = 64,
+                                                .V = 64,
+                                                .dtype = kFp16,
+                                                .initial = true,
+                                                .misalign = 1},
+                                           Case{.batch = 1,
+                                                .length = 200,
+                                                .heads = 1,
+                                                .value_heads = 1,
+                                                .K = 40,
+                                                .V = 33,
+                                                .dtype = kBf16,
+                                                .initial = true},
+                                           Case{.batch = 1,
+                                                .length = 270,
+                                                .heads = 1,
+                                                .value_heads = 1,
+                                                .K = 72,
+                                                .V = 136,
+                                                .dtype = kFp16,
+                                                .initial = true,
+                                                .v_first = true,
+                                                .gate = true},
+                                           Case{.batch = 1,
+                                                .length = 200,
+                                                .heads = 1,
+                                                .value_heads = 1,
+                                                .K = 128,
+                                                .V = 80,
+                                                .dtype = kBf16,
+                                                .reverse = true,
+                                                .initial = true,
+                                                .gate = true,
+                                                .gate_bias = true,
+                                                .sigmoid = true,
+                                                .negative = true},
+                                           Case{.batch = 1,
+                                                .length = 270,
+                                                .heads = 1,
+                                                .value_heads = 2,
+                                                .K = 64,
+                                                .V = 72,
+                                                .dtype = kBf16,
+                                                .bounds = {3, 3, 4, 67, 67, 131, 265},
+                                                .reverse = true,
+                                                .initial = true,
+                                                .gate = true}));
 
 // Sequences of no tokens, of one, of less and more than a chunk; tokens that belong to none.
 INSTANTIATE_TEST_SUITE_P(
@@ -359,6 +430,26 @@ TEST(GatedDeltaRuleGpuOperator, StepsAdvanceTheirSlots) {
     EXPECT_EQ(read_element(s.initial.view(), 2, 1, 3, 3),
               read_element(before.initial.view(), 2, 1, 3, 3));
   }
+}
+
+// Blocks that go round, as beyond the largest grid; no gradient of o.
+TEST(GatedDeltaRuleGpuOperator, BlocksTakeSeveralItems) {
+  if (!have_gpu()) GTEST_SKIP() << "no GPU: " << why_no_gpu();
+  for (const Case& c :
+       {Case{.length = 40, .mode = Mode::kChunk, .initial = true}, Case{.length = 70,
+                                                                   .heads = 1,
+                                                                   .value_heads = 2,
+                                                                   .K = 64,
+                                                                   .V = 72,
+                                                                   .dtype = kBf16,
+                                                                   .mode = Mode::kChunk,
+                                                                   .initial = true}})
+    for (const bool upstream : {true, false}) {
+      GatedDeltaRuleSample sample(c);
+      if (!upstream) std::memset(sample.go.memory().data(), 0, sample.go.memory().size());
+      run(sample, 0xFF, test_gpu(), {.largest_grid = 2, .upstream = upstream});
+      expect_passed(sample.judge(gated_delta_rule_gpu_bound(c.dtype)));
+    }
 }
 
 // Two and four warps that share the state's columns, several parts of V, more value heads than blocks.

@@ -42,6 +42,7 @@ namespace linescan::on_cpu {
 namespace {
 
 constexpr std::size_t kStackBytes = 128 * 1024;
+constexpr std::size_t kAlignment = 1024;  // of dynamic shared memory
 constexpr int kLanes = 32;
 constexpr int kNamedBarriers = 16;  // number 0 is block_barrier's
 
@@ -175,7 +176,7 @@ const unsigned char* warp_exchange(const void* value, int bytes) {
 
 unsigned char* dynamic_shared_memory() {
   auto address = reinterpret_cast<std::uintptr_t>(block.shared.data());
-  return block.shared.data() + (128 - address % 128) % 128;
+  return block.shared.data() + (kAlignment - address % kAlignment) % kAlignment;
 }
 
 void run_grid(const char* what, int64_t grid, int threads, int64_t shared_bytes,
@@ -192,8 +193,8 @@ void run_grid(const char* what, int64_t grid, int threads, int64_t shared_bytes,
   gridDim = {static_cast<unsigned>(grid)};
   for (int64_t b = 0; b < grid; ++b) {
     blockIdx = {static_cast<unsigned>(b), 0, 0};
-    // Exactly what was asked for, so that the sanitizer sees the end; + 127 to align the start.
-    block.shared.assign(static_cast<std::size_t>(shared_bytes) + 127, 0xFF);
+    // Exactly what was asked for, so that the sanitizer sees the end; and a little to align the start.
+    block.shared.assign(static_cast<std::size_t>(shared_bytes) + kAlignment - 1, 0xFF);
     block.barrier.arrived = 0;
     for (Barrier& barrier : block.named) barrier.arrived = 0;
     block.alive = threads;

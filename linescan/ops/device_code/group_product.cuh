@@ -7,6 +7,8 @@
 //   group_commit();
 //   group_wait<0>(sums);        until here, hands off the sums and what is multiplied
 //
+// Between products that add to the same sums group_begin() stands alone: what other registers were given is then seen.
+//
 // Half types. Warp 0 of a group has a number that is a multiple of four.
 #pragma once
 

@@ -111,11 +111,10 @@ struct GradientPlace {
       if (q == 0) parts[(token + g + 8 * row) * Tiles::kKeyWarps + key_warp] = sum;
     }
   }
-  // The numbers of q or k that stand where the thread's sums of keys stand, for one of the two rows. A tile
-  // has at(row, column).
-  template <typename T, class Tile>
-  __device__ __forceinline__ void read_keys(const Tile& tile, int row,
-                                            float (&numbers)[Tiles::kOwn / 4]) const {
+  // visit(tile, place in the tile's sums, number) for the numbers of q or k that stand where the thread's sums of
+  // keys stand, of one of the two rows. A tile has at(row, column).
+  template <typename T, class Tile, class Visit>
+  __device__ __forceinline__ void for_keys(const Tile& tile, int row, const Visit& visit) const {
 #pragma unroll
     for (int i = 0; i < Tiles::kOwn / 8; ++i) {
       const T* const at = tile.at(token + g + 8 * row, key + 8 * i + 2 * q);
@@ -124,20 +123,14 @@ struct GradientPlace {
         two.word = *reinterpret_cast<const uint32_t*>(at);
       else
         two.values = *reinterpret_cast<const float2*>(at);
-      numbers[2 * i] = two[0];
-      numbers[2 * i + 1] = two[1];
-    }
-  }
-  // visit(tile, place in the tile's sums, number) for all of them.
-  template <typename T, class Tile, class Visit>
-  __device__ __forceinline__ void for_keys(const Tile& tile, int row, const Visit& visit) const {
-#pragma unroll
-    for (int i = 0; i < Tiles::kOwn / 8; ++i) {
-      const Two<T> two = {
-          *reinterpret_cast<const uint32_t*>(tile.at(token + g + 8 * row, key + 8 * i + 2 * q))};
 #pragma unroll
       for (int j = 0; j < 2; ++j) visit(i, 2 * row + j, two[j]);
     }
+  }
+  template <typename T, class Tile>
+  __device__ __forceinline__ void read_keys(const Tile& tile, int row,
+                                            float (&numbers)[Tiles::kOwn / 4]) const {
+    for_keys<T>(tile, row, [&](int i, int j, float x) { numbers[2 * i + j % 2] = x; });
   }
   // parts <- the sums over keys of the tile's numbers times those of `sums`; for two at once.
   template <typename T, int kParts, int kTiles, class Tile>
@@ -177,7 +170,7 @@ __device__ __forceinline__ float sum_of_parts(const float* parts, int token) {
   return sum;
 }
 
-// The gradient of a row x from n gy (see above), stored for the tokens that there are.
+// The gradient of a row x from n gy (chunk_gradients.cu), stored for the tokens that there are.
 template <class Tiles, typename T, int kTiles, class Tile>
 __device__ __forceinline__ void store_through_norm(const GradientPlace<Tiles>& place,
                                                    const Sums<kTiles>& sums, const Tile& tile,

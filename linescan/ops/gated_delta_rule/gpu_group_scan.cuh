@@ -216,7 +216,7 @@ __device__ __forceinline__ void send_rows(T* to, int64_t step, int rows, int col
                                           const Panels<T>& panels) {
   constexpr int kPacks = kColumns / 8, kPass = kGroup / kPacks, kPasses = 64 / kPass;
   const int thread = threadIdx.x % kGroup;
-  if (vectors && columns % 8 == 0) {
+  if (vectors) {
     const int first = thread / kPacks, column = thread % kPacks * 8;
     const auto* const from = reinterpret_cast<const uint4*>(panels.at(first, column));
     uint4 packs[kPasses];

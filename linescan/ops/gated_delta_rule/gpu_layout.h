@@ -114,8 +114,8 @@ struct DeltaLayout {
   constexpr int64_t group_stage_bytes() const {
     return (2 * keys / kPanel + 4) * group_panel_bytes();
   }
-  // k and q, H and M, stages; then floats: what passes over tokens, of either group; decays, the records' rows
-  // of two value heads and half as many of the kernel's own.
+  // k and q, H and M, stages; then floats: decays, the records' rows of two value heads and half as many of the
+  // kernel's own; what passes over tokens, of either group.
   static constexpr int kGroupOverStride = kPanel + 8;
   constexpr int64_t group_gradients_bytes() const {
     return (2 * keys / kPanel + 2) * group_panel_bytes() + kGroupStages * group_stage_bytes() +
@@ -128,8 +128,10 @@ struct DeltaLayout {
   constexpr int64_t group_scan_stage_bytes(bool outputs) const {
     return ((outputs ? 2 : 1) * (keys / kPanel + 1) + 1) * group_panel_bytes() + rows_bytes();
   }
-  constexpr int64_t group_scan_bytes(int stages, bool outputs) const {
-    return stages * group_scan_stage_bytes(outputs) + 2 * (keys / kPanel + 1) * group_panel_bytes();
+  // with_state: of a backward pass.
+  constexpr int64_t group_scan_bytes(int stages, bool outputs, bool with_state) const {
+    return stages * group_scan_stage_bytes(outputs) +
+           2 * (with_state ? keys / kPanel + 1 : 1) * group_panel_bytes();
   }
 
   // The recurrence: 32 columns of V a block, a column a lane; warps share the rows of the state.

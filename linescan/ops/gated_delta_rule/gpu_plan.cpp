@@ -91,7 +91,7 @@ GatedDeltaRuleGpuPlan plan(const GatedDeltaRuleSize& size, bool packed, Pass pas
   plan.records = launch_of(units, 2 * plan.chunk, layout.records_bytes());
   plan.key_warps = layout.key_warps();
   plan.warp_groups = layout.has_groups() && values > kFewValues && has_warp_group_products(gpu) &&
-                     layout.group_scan_bytes(2, true) <= gpu.shared_per_block &&
+                     layout.group_scan_bytes(2, true, true) <= gpu.shared_per_block &&
                      layout.group_gradients_bytes() <= gpu.shared_per_block;
   const auto scan = [&](bool outputs, int64_t stages) {
     const int64_t threads = plan.warp_groups
@@ -99,8 +99,9 @@ GatedDeltaRuleGpuPlan plan(const GatedDeltaRuleSize& size, bool packed, Pass pas
                                 : 32 * (plan.column_warps * plan.key_warps + plan.loader_warps);
     const int columns = static_cast<int>(plan.column_warps), count = static_cast<int>(stages);
     return launch_of(heads * plan.column_parts, threads,
-                     plan.warp_groups ? layout.group_scan_bytes(count, outputs)
-                                      : layout.scan_bytes(columns, count, outputs));
+                     plan.warp_groups
+                         ? layout.group_scan_bytes(count, outputs, pass == Pass::kBackward)
+                         : layout.scan_bytes(columns, count, outputs));
   };
   if (plan.warp_groups) {
     plan.column_warps = plan.loader_warps = 4;
@@ -132,7 +133,9 @@ GatedDeltaRuleGpuPlan plan(const GatedDeltaRuleSize& size, bool packed, Pass pas
   expect_shared("scan", plan.scan, size, gpu);
   if (pass == Pass::kBackward) {
     plan.reverse_scan = scan(true, plan.stages);
-    plan.gradient_stages = layout.gradients_bytes(2) <= gpu.shared_per_block ? 2 : 1;
+    plan.gradient_stages = plan.warp_groups ? int64_t{DeltaLayout::kGroupStages}
+                           : layout.gradients_bytes(2) <= gpu.shared_per_block ? 2
+                                                                               : 1;
     plan.gradients =
         plan.warp_groups
             ? launch_of(units, DeltaLayout::kGroupThreads, layout.group_gradients_bytes())

@@ -31,7 +31,7 @@ struct GatedDeltaRuleGpuPlan {
   int64_t column_warps = 0;     // of a scan's block: warps side by side along V, 16 columns each
                                 // (recurrent: one of 32)
   int64_t key_warps = 0;        // and along K
-  int64_t loader_warps = 0;     // and those that only fetch what the others compute with
+  int64_t loader_warps = 0;     // and those that only move what the others compute with
   int64_t column_parts = 0;     // blocks along V
   int64_t stages = 0;           // chunks of a scan in shared memory at once
   int64_t gradient_stages = 0;  // slices of V in the gradients' kernel's shared memory at once

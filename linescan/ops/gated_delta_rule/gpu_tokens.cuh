@@ -202,6 +202,7 @@ __device__ __forceinline__ void load_tile(DeltaTeam team, T* tile, int stride, c
   const int packs_log2 = __ffs(columns / kNumbers) - 1, pass = team.threads >> packs_log2;
   if (vectors && pass > 0) {  // a thread goes down a column of packs
     const int first = team.thread >> packs_log2;
+    if (first >= pass) return;
     const int column = (team.thread - (first << packs_log2)) * kNumbers;
     T* to = tile + first * stride + column;
     const T* at = from + first * step + column;
@@ -213,7 +214,6 @@ __device__ __forceinline__ void load_tile(DeltaTeam team, T* tile, int stride, c
       for (int i = 0; i < passes; ++i, to += pass * stride, at += at_step) copy_async<16>(to, at);
       return;
     }
-    if (first >= pass) return;
     const int valid = column < valid_columns ? min(rows, valid_rows) : 0;
 #pragma unroll 1
     for (int row = first; row < rows; row += pass, to += pass * stride, at += at_step)
@@ -231,7 +231,8 @@ __device__ __forceinline__ void load_tile(DeltaTeam team, T* tile, int stride, c
   }
 }
 
-// The same for 64 rows of kColumns in panels, by thread `thread` of kThreads.
+// The same for 64 rows of kColumns in panels, by thread `thread` of kThreads. Products of warp groups may read
+// them once the copies have arrived and the threads have met.
 template <int kColumns, int kThreads, typename T>
 __device__ __forceinline__ void load_panels(int thread, const Panels<T>& tile, const T* from,
                                             int64_t step, int valid_rows, int valid_columns,
@@ -261,6 +262,7 @@ __device__ __forceinline__ void load_panels(int thread, const Panels<T>& tile, c
     const bool valid = row < valid_rows && column < valid_columns;
     *tile.at(row, column) = valid ? from[row * step + column] : T{};
   }
+  group_publish();
 }
 
 // Two neighbours of a row of `columns` numbers, as far as it goes.

@@ -1,5 +1,5 @@
 // gated_delta_rule, the gradients of what went in, by warp groups: what chunk_gradients.cu computes, for half types
-// where a block has 200 KiB of shared memory and products of warp groups are to be had.
+// 64 or 128 keys, where products of warp groups are to be had.
 //
 // A block takes a chunk and a head of q and k, and goes through the value heads that read them. Two groups of
 // four warps share the keys; each has all 64 tokens, 16 a warp. V goes by in slices of 64, of which one is
@@ -9,7 +9,6 @@
 // Numerics:  sums in float32; operands of products are rounded to T.
 // Reference: reference.cpp beside this file; bounds in tests/ops/gated_delta_rule_gpu_test.cpp.
 
-#include "linescan/ops/device_code/dispatch.cuh"
 #include "linescan/ops/device_code/group_product.cuh"
 #include "linescan/ops/gated_delta_rule/gpu_gate_gradient.cuh"
 #include "linescan/ops/gated_delta_rule/gpu_gradients.cuh"
@@ -348,7 +347,7 @@ __global__ void __launch_bounds__(DeltaLayout::kGroupThreads, 1)
               for (int n = 0; n < 2; ++n) {
                 x[n] = of_row[r] * (n == 0 ? of_column.x : of_column.y) * decays(i, j + n, here) *
                        pairs.tiles[t][2 * r + n];
-                if (group == 1 && here && i == j + n) x[n] = 0;
+                if (here && (group == 0 ? i < j + n : i <= j + n)) x[n] = 0;
                 passes[n] = x[n] * square.tiles[t][2 * r + n];
                 row_sum[r] += passes[n];
               }

@@ -53,6 +53,8 @@ __global__ void __launch_bounds__(2 * kGroup, 1)
       const Desk desk(cut.stages, turn, true);
       Sums<kChunk / 8> sums, through_p;
       FragmentA<T> go[kDepth], rounded[kDepth];
+      turns.before_putting(turn);
+      put_rows(desk.state, left);
       group_begin(sums);
       group_multiply<kColumns>(sums, left, GroupOperand<T>{tile.k}, false);
       group_commit();
@@ -61,8 +63,6 @@ __global__ void __launch_bounds__(2 * kGroup, 1)
       group_begin(through_p);
       group_multiply<kRows>(through_p, go, GroupOperand<T>{tile.P}, false);
       group_commit();
-      turns.before_putting(turn);
-      put_rows(desk.state, left);
       group_wait<0>(sums, through_p);
       // gu^T
 #pragma unroll
@@ -114,7 +114,7 @@ __global__ void __launch_bounds__(2 * kGroup, 1)
             corrected[t].words[2 * half + r] =
                 pair_from_floats<T>(-beta.x * read.x * of[2 * r], -beta.y * read.y * of[2 * r + 1]);
         }
-      group_begin(state);
+      group_begin();
       group_multiply<kRows>(state, corrected, GroupOperand<T>{tile.k});
       group_commit();
       round_sums(rounded, sums);

@@ -62,11 +62,11 @@ __global__ void __launch_bounds__(2 * kGroup, 1) group_scan_kernel(DeltaScanArgs
       const Tiles tile(turns.take());
       const Desk desk(cut.stages, number, !kOutputs);
       Sums<kChunk / 8> sums, reads;
+      turns.before_putting(number);
+      if constexpr (!kOutputs) put_rows(desk.state, left);
       group_begin(sums);
       group_multiply<kColumns>(sums, left, GroupOperand<T>{tile.k}, false);
       group_commit();
-      turns.before_putting(number);
-      if constexpr (!kOutputs) put_rows(desk.state, left);
       // X^T = beta o (V - read_k o K S)^T
       FragmentA<T> v[kDepth];
 #pragma unroll

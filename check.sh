@@ -121,10 +121,13 @@ python_tests() {
     -o python_files='*_test.py' -o cache_dir=build/pytest tests/python
 }
 
-# The first ten cases of every table of tests: each tool slows a kernel down a hundredfold.
+# The first ten cases of every table of tests: each tool slows a kernel down a hundredfold. racecheck does not
+# follow the scans of warp groups (docs/cuda.md).
 sanitize() {
+  local cases='*Gpu.*/?'
+  [[ $1 != racecheck ]] || cases+=':-WarpGroups/*'
   "$compute_sanitizer" --tool "$1" --error-exitcode 1 build/cuda/bin/ops_gpu_test \
-    --gtest_filter='*Gpu.*/?'
+    --gtest_filter="$cases"
 }
 
 echo "Linescan check: logs in $step_logs/"
@@ -164,7 +167,7 @@ if ((step_status == 0)); then
   else
     skip "Python operator tests" "torch cannot be imported by $torch_python"
   fi
-  check "training smoke test" tools/check_training --epochs 0.25 --at-least 0.4
+  check "training smoke test" tools/check_training --epochs 1 --at-least 0.75
   check "examples in the documentation" tools/run_readme_examples --python "$torch_python" \
     --prefix "$install_prefix" README.md docs/*.md
   if [[ -n $long ]]; then

@@ -28,7 +28,7 @@ __device__ __forceinline__ void copy_async(void* shared, const void* global) {
 template <int kBytes>
 __device__ __forceinline__ void copy_async(void* shared, const void* global, int valid) {
 #ifdef LINESCAN_CUDA_ON_CPU
-  std::memcpy(shared, global, valid);
+  if (valid > 0) std::memcpy(shared, global, valid);  // otherwise there may be no address
   std::memset(static_cast<unsigned char*>(shared) + valid, 0, kBytes - valid);
 #else
   const auto to = static_cast<unsigned>(__cvta_generic_to_shared(shared));

@@ -105,6 +105,22 @@ Normalisation measure(const ImageSet& images) {
   return {mean, deviation > 0 ? deviation : 1.0};  // images of one grey value stay what they are
 }
 
+// Labels count classes from 0; one that lies far behind all others is a fault of the data.
+int64_t count_classes(const ImageSet& images, const fs::path& folder) {
+  const auto largest = std::max_element(images.labels.begin(), images.labels.end());
+  const int64_t classes = *largest + int64_t{1};
+  std::vector<bool> seen(classes);
+  for (const uint8_t label : images.labels) seen[label] = true;
+  const int64_t used = std::count(seen.begin(), seen.end(), true);
+  if (2 * used < classes)
+    throw_error<InvalidArgument>(
+        "data: {} has label {} at training image {}, expected about {}: the training images have "
+        "{} "
+        "different labels",
+        folder.string(), *largest, largest - images.labels.begin(), used - 1, used);
+  return classes;
+}
+
 }  // namespace
 
 fs::path dataset_folder(const std::string& name) {
@@ -135,7 +151,7 @@ Dataset load_dataset(const std::string& name, int64_t limit_train) {
   const ImageSet all = image_set(std::move(files.train));
   Dataset data;
   data.test = image_set(std::move(files.test));
-  const int64_t classes = *std::max_element(all.labels.begin(), all.labels.end()) + int64_t{1};
+  const int64_t classes = count_classes(all, folder);
   const int64_t test_classes =
       *std::max_element(data.test.labels.begin(), data.test.labels.end()) + 1;
   if (test_classes > classes)

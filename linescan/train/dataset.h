@@ -29,7 +29,8 @@ std::filesystem::path dataset_folder(const std::string& name_or_folder);
 
 // Reads the four IDX files of the data set, for fashion-mnist verified by SHA-256. Of the training
 // images that are not held out, `limit_train` are kept (0: all), spread over the file.
-// Throws InvalidArgument for unreadable files and for labels without two images of some class.
+// Throws InvalidArgument for unreadable files, for labels without two images of some class, and for a label so
+// large that fewer than half of the classes up to it occur.
 Dataset load_dataset(const std::string& name_or_folder, int64_t limit_train = 0);
 
 }  // namespace linescan

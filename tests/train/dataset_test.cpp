@@ -154,6 +154,13 @@ TEST(Dataset, RefusesTruncatedFiles) {
   EXPECT_TRUE(contains(message, "1000") || contains(message, "984")) << message;
 }
 
+TEST(Dataset, RefusesALabelFarBehindTheOthers) {
+  const TemporaryFolder folder;
+  write_numbered(folder.path(), 100, [](int64_t i) { return i == 17 ? int64_t{250} : i % 10; });
+  const std::string message = refusal(folder.path().string());
+  EXPECT_TRUE(contains(message, "label 250 at training image 17, expected about 10")) << message;
+}
+
 TEST(Dataset, RefusesUnknownTestLabelsAndClassesThatCannotBeSplit) {
   const TemporaryFolder folder;
   write_numbered(folder.path(), 24, [](int64_t) { return int64_t{0}; });

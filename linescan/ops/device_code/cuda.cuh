@@ -1,6 +1,7 @@
 // What kernels are written with: CUDA's own words, and the few of ours that the compiler does not
 // have. tests/support/cuda_on_cpu.h gives the same words a meaning on the CPU, so that the kernels
-// are judged where there is no GPU; whatever a kernel uses beyond plain CUDA C++ belongs here.
+// are judged where there is no GPU; whatever a kernel uses beyond plain CUDA C++ belongs here,
+// but for products of warp groups (group_product.cuh).
 #pragma once
 
 #ifdef LINESCAN_CUDA_ON_CPU  // defined, with everything below, by tests/support/cuda_on_cpu.h

@@ -1,4 +1,4 @@
-// gated_delta_rule, the gradients of what went in, by warp groups: what chunk_gradients.cu computes, for half types
+// gated_delta_rule, the gradients of what went in, by warp groups: what chunk_gradients.cu computes, for half types,
 // 64 or 128 keys, where products of warp groups are to be had.
 //
 // A block takes a chunk and a head of q and k, and goes through the value heads that read them. Two groups of

@@ -114,9 +114,8 @@ int64_t count_classes(const ImageSet& images, const fs::path& folder) {
   const int64_t used = std::count(seen.begin(), seen.end(), true);
   if (2 * used < classes)
     throw_error<InvalidArgument>(
-        "data: {} has label {} at training image {}, expected about {}: the training images have "
-        "{} "
-        "different labels",
+        "data: {} has label {} at training image {}, expected about {}: {} labels occur among the "
+        "training images",
         folder.string(), *largest, largest - images.labels.begin(), used - 1, used);
   return classes;
 }

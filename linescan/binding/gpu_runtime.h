@@ -3,6 +3,7 @@
 #pragma once
 
 #include <c10/core/Device.h>
+#include <c10/core/Stream.h>
 
 #include <cstdint>
 #include <functional>
@@ -40,6 +41,8 @@ class GpuRuntime {
   // Whether everything that was put into the calling thread's current stream is done; may be asked
   // from any thread and does not wait.
   virtual std::function<bool()> queue_is_empty(c10::Device device) = 0;
+  // Puts a kernel into the stream that does nothing for about so many seconds.
+  virtual void pause(c10::Stream stream, double seconds) = 0;
   // Puts a kernel that practically never ends into the current stream. For those who test what follows.
   virtual void start_endless_kernel(c10::Device device) = 0;
 

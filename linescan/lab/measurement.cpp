@@ -80,10 +80,13 @@ Breakdown break_down_step(const Bench& bench, const ImageConfig& config, StepKin
       step.run();
     }
     recorded.clear();
-    for (int i = 0; i < kRecorded; ++i) {
+    const auto record = [&](double pause) {
       step.prepare();
-      recorded.push_back(record_operators(bench.compute, [&] { step.run(); }));
-    }
+      return record_operators(
+          bench.compute, [&] { step.run(); }, pause);
+    };
+    const double pause = bench.compute.on_gpu() ? pause_for(record(0)) : 0;
+    for (int i = 0; i < kRecorded; ++i) recorded.push_back(record(pause));
   });
   if (recorded.empty()) return {};  // not even one image fits the memory
   const auto middle = recorded.begin() + static_cast<std::ptrdiff_t>(recorded.size() / 2);

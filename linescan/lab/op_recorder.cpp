@@ -6,9 +6,9 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
-#include <cmath>
 #include <deque>
 #include <map>
 #include <memory>
@@ -25,6 +25,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 struct Events {
+  c10::Event pause{c10::DeviceType::CUDA, c10::EventFlag::BACKEND_DEFAULT};  // up to the start
   c10::Event start{c10::DeviceType::CUDA, c10::EventFlag::BACKEND_DEFAULT};
   c10::Event end{c10::DeviceType::CUDA, c10::EventFlag::BACKEND_DEFAULT};
 };
@@ -36,40 +37,20 @@ struct Context : at::ObserverContext {
 // Index of the innermost span that runs on this thread; -1: none.
 thread_local int64_t innermost = -1;
 
-// Keeps the device busy for a while, in which the host gets ahead of it. Recorded, a step takes the host
-// longer than most steps take a GPU: without a lead, the times between events would be the host's.
-class Lead {
- public:
-  explicit Lead(const Compute& compute)
-      : square_(at::ones({kSide, kSide}, at::TensorOptions(at::kFloat).device(compute.device))) {
-    const std::vector<double> seconds = gpu_runtime().time(2, [this] { multiply(); }, {});
-    count_ = static_cast<int>(std::ceil(kSeconds / std::max(seconds.back(), 1e-4)));
-  }
-  void give() const {
-    for (int i = 0; i < count_; ++i) multiply();
-  }
-
- private:
-  static constexpr double kSeconds = 0.03;
-  static constexpr int64_t kSide = 4096;
-
-  void multiply() const { at::mm(square_, square_); }
-
-  at::Tensor square_;
-  int count_ = 0;
-};
-
 class Recorder {
  public:
-  explicit Recorder(const Compute& compute) : compute_(compute) {
+  Recorder(const Compute& compute, double pause) : compute_(compute), pause_(pause) {
     if (compute.on_gpu()) {
-      const Lead lead(compute);  // by its end the device is idle
+      gpu_runtime().synchronize(compute.device);
       stream_ = c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).getStream(compute.device);
       origin_.emplace(c10::DeviceType::CUDA, c10::EventFlag::BACKEND_DEFAULT);
       whole_.emplace();
       begun_ = Clock::now();
       mark(*origin_);
-      lead.give();
+      mark(whole_->pause);
+      if (pause_ > 0) gpu_runtime().pause(*stream_, kFirstPauses * pause_);
+      for (std::optional<c10::Event>& event : calibration_)
+        mark(event.emplace(c10::DeviceType::CUDA, c10::EventFlag::BACKEND_DEFAULT));
       mark(whole_->start);
     } else {
       begun_ = Clock::now();
@@ -101,7 +82,7 @@ class Recorder {
       if (stream_ && span.category != around) events = &running.events.emplace();
       span.start = now();
     }
-    if (events != nullptr) mark(events->start);
+    if (events != nullptr) begin(*events);
     innermost = context->span;
     return context;
   }
@@ -121,17 +102,30 @@ class Recorder {
   Recording finish() {
     Recording recording;
     recording.on_gpu = compute_.on_gpu();
-    recording.seconds = now();
-    if (stream_) {
-      mark(whole_->end);
-      gpu_runtime().synchronize(compute_.device);
-      recording.seconds = since_origin(whole_->end) - since_origin(whole_->start);
+    recording.seconds = recording.host_seconds = now();
+    if (!stream_) {
+      for (Running& running : running_) recording.spans.push_back(std::move(running.span));
+      return recording;
     }
+    mark(whole_->end);
+    gpu_runtime().synchronize(compute_.device);
+    const double own = own_time();
+    Pauses pauses;
+    const auto add_pause = [&](const Events& events) {
+      pauses.add(since_origin(events.pause), since_origin(events.start) + own);
+    };
+    const auto time_of = [&](const c10::Event& event) {
+      return pauses.without(since_origin(event));
+    };
+    add_pause(*whole_);
+    for (const Running& running : running_)
+      if (running.events) add_pause(*running.events);
+    recording.seconds = time_of(whole_->end) - time_of(whole_->start);
     for (Running& running : running_) {
       if (running.events) {
         running.span.on_device = true;
-        running.span.device_start = since_origin(running.events->start);
-        running.span.device_end = since_origin(running.events->end);
+        running.span.device_start = time_of(running.events->start);
+        running.span.device_end = time_of(running.events->end);
       }
       recording.spans.push_back(std::move(running.span));
     }
@@ -148,6 +142,19 @@ class Recorder {
   double now() const { return std::chrono::duration<double>(Clock::now() - begun_).count(); }
   double since_origin(const c10::Event& event) const { return origin_->elapsedTime(event) * 1e-3; }
   void mark(c10::Event& event) { event.record(*stream_); }
+  void begin(Events& events) {
+    mark(events.pause);
+    if (pause_ > 0) gpu_runtime().pause(*stream_, pause_);
+    mark(events.start);
+  }
+  // What an event takes by itself, where the device does not wait for the host.
+  double own_time() const {
+    if (pause_ <= 0) return 0;
+    double least = 1;
+    for (std::size_t i = 1; i < calibration_.size(); ++i)
+      least = std::min(least, calibration_[i - 1]->elapsedTime(*calibration_[i]) * 1e-3);
+    return least;
+  }
 
   // A node of the backward pass works for the part whose scope made it, which is closed by then; what it
   // calls works for the same.
@@ -161,12 +168,17 @@ class Recorder {
     return here == Part::kOther && caller != nullptr ? caller->part : here;
   }
 
+  static constexpr double kFirstPauses = 20;  // no part has begun yet
+
   const Compute compute_;
+  const double pause_;
   // On a GPU: the one that the work is put into. A thread of the backward pass has another one in force
   // while it goes from node to node.
   std::optional<c10::Stream> stream_;
   std::optional<c10::Event> origin_;  // when the host's clock was at begun_
   std::optional<Events> whole_;
+  std::array<std::optional<c10::Event>, 4>
+      calibration_;  // one right behind the other, after a pause
   Clock::time_point begun_;
   std::vector<PartInterval> parts_;
   std::mutex mutex_;
@@ -204,13 +216,22 @@ class Observation {
 
 }  // namespace
 
-Recording record_operators(const Compute& compute, const std::function<void()>& work) {
-  Recorder recorder(compute);
+Recording record_operators(const Compute& compute, const std::function<void()>& work,
+                           double pause) {
+  Recorder recorder(compute, pause);
   {
     const Observation observation(recorder);
     work();
   }
   return recorder.finish();
+}
+
+double pause_for(const Recording& recording) {
+  // Parts are not all alike, and with events and pauses between them the host takes longer.
+  constexpr double kMargin = 5;
+  const auto parts = std::count_if(recording.spans.begin(), recording.spans.end(),
+                                   [](const Span& span) { return span.on_device; });
+  return parts > 0 ? kMargin * recording.host_seconds / static_cast<double>(parts) : 0;
 }
 
 }  // namespace linescan::lab

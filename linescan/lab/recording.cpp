@@ -1,6 +1,7 @@
 #include "linescan/lab/recording.h"
 
 #include <algorithm>
+#include <iterator>
 #include <nlohmann/json.hpp>
 
 namespace linescan::lab {
@@ -18,6 +19,25 @@ std::vector<double> Recording::own_seconds() const {
     if (around >= 0) own[around] -= taken;
   }
   return own;
+}
+
+void Pauses::add(double start, double end) {
+  double before = 0;
+  if (!pauses_.empty()) {
+    const Pause& last = pauses_.back();
+    before = last.before + last.end - last.start;
+    start = std::max(start, last.end);
+  }
+  pauses_.push_back({start, std::max(start, end), before});
+}
+
+double Pauses::without(double time) const {
+  const auto next =
+      std::upper_bound(pauses_.begin(), pauses_.end(), time,
+                       [](double at, const Pause& pause) { return at < pause.start; });
+  if (next == pauses_.begin()) return time;
+  const Pause& last = *std::prev(next);
+  return last.start - last.before + std::max(0.0, time - last.end);
 }
 
 std::string chrome_trace(const Recording& recording) {

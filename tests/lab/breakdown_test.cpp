@@ -131,6 +131,30 @@ TEST(Breakdown, OfAGpuHasItsTimesAlone) {
   EXPECT_EQ(of_the_gpu, 2);
 }
 
+TEST(Pauses, AreTakenOutOfTheTime) {
+  Pauses pauses;
+  EXPECT_EQ(pauses.without(3), 3);
+  pauses.add(1, 3);
+  pauses.add(5, 6);
+  EXPECT_EQ(pauses.without(1), 1);
+  EXPECT_EQ(pauses.without(2), 1);  // in the middle of one the clock stands still
+  EXPECT_EQ(pauses.without(3), 1);
+  EXPECT_EQ(pauses.without(5), 3);
+  EXPECT_EQ(pauses.without(5.5), 3);
+  EXPECT_EQ(pauses.without(10), 7);
+  pauses.add(5.5, 7);  // begins inside of the one before
+  EXPECT_EQ(pauses.without(10), 6);
+}
+
+TEST(Pauses, GiveTheHostSeveralTimesItsTime) {
+  Recording recording;
+  recording.host_seconds = 0.6;
+  EXPECT_EQ(pause_for(recording), 0);
+  recording.spans.resize(9);
+  for (int i = 0; i < 3; ++i) recording.spans[i].on_device = true;
+  EXPECT_DOUBLE_EQ(pause_for(recording), 5 * 0.6 / 3);
+}
+
 TEST(ChromeTrace, HoldsEverySpanWithItsPart) {
   const Recording recording = record_training(small_config());
   const nlohmann::json trace = nlohmann::json::parse(chrome_trace(recording));

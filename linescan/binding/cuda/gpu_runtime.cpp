@@ -6,6 +6,7 @@
 #include <ATen/cuda/Sleep.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAGuard.h>
 
 #include <limits>
 
@@ -41,6 +42,12 @@ class CudaRuntime : public GpuRuntime {
 
   std::function<bool()> queue_is_empty(c10::Device device) override {
     return [stream = c10::cuda::getCurrentCUDAStream(device.index())] { return stream.query(); };
+  }
+  void pause(c10::Stream stream, double seconds) override {
+    const c10::cuda::CUDAStreamGuard guard(stream);
+    int kilohertz = 0;
+    C10_CUDA_CHECK(cudaDeviceGetAttribute(&kilohertz, cudaDevAttrClockRate, stream.device_index()));
+    at::cuda::sleep(static_cast<int64_t>(seconds * 1e3 * kilohertz));
   }
   void start_endless_kernel(c10::Device device) override {
     const c10::cuda::CUDAGuard guard(device);

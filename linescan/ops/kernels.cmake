@@ -15,6 +15,8 @@ set(LINESCAN_KERNELS
   ops/gated_delta_rule/passes.cu
   ops/gated_delta_rule/recurrence.cu
   ops/gated_delta_rule/reverse_scan.cu
+  ops/gated_delta_rule/sequence_backward.cu
+  ops/gated_delta_rule/sequence_forward.cu
   ops/layer_norm/backward.cu
   ops/layer_norm/forward.cu
   ops/selective_scan/backward.cu

@@ -115,6 +115,48 @@ TEST_P(GatedDeltaRuleAmpereGpu, AgreesWithReference) {
   expect_passed(sample.judge(gated_delta_rule_gpu_bound(c.dtype)));
 }
 
+// Many sequences with small heads, or so few multiprocessors that any number is many.
+class GatedDeltaRuleSequencesGpu : public GatedDeltaRuleGpu {
+ protected:
+  static Gpu small_gpu() {
+    Gpu gpu = test_gpu();
+    gpu.multiprocessors = 1;
+    return gpu;
+  }
+};
+
+TEST_P(GatedDeltaRuleSequencesGpu, AgreeWithReference) {
+  Case c = GetParam();
+  c.mode = Mode::kChunk;
+  for (const int filling : {0xFF, 1})
+    for (const int64_t grid : {kLargestGrid, int64_t{1}}) {
+      GatedDeltaRuleSample sample(c);
+      const GatedDeltaRuleSize size = size_of(sample.problem);
+      for (const Pass pass : {Pass::kForward, Pass::kBackward})
+        EXPECT_EQ(plan(size, sample.problem.packed, pass, small_gpu()).whole_sequences,
+                  pass == Pass::kForward || c.heads == c.value_heads);
+      run(sample, filling, small_gpu(), {.largest_grid = grid});
+      expect_passed(sample.judge(gated_delta_rule_gpu_bound(c.dtype)));
+    }
+}
+
+TEST_P(GatedDeltaRuleSequencesGpu, RepeatBitByBit) {
+  GatedDeltaRuleSample one(GetParam()), two(GetParam());
+  run(one, 0xFF, small_gpu());
+  run(two, 1, small_gpu(), {.largest_grid = 1});
+  for (const auto& [a, b] : {std::pair{&one.o, &two.o},
+                             {&one.final_state, &two.final_state},
+                             {&one.gq, &two.gq},
+                             {&one.gk, &two.gk},
+                             {&one.gv, &two.gv},
+                             {&one.gg, &two.gg},
+                             {&one.gbeta, &two.gbeta},
+                             {&one.gA_log, &two.gA_log},
+                             {&one.gdt_bias, &two.gdt_bias},
+                             {&one.ginitial, &two.ginitial}})
+    EXPECT_EQ(a->bytes(), b->bytes());
+}
+
 TEST_P(GatedDeltaRuleGpu, RecurrenceAgreesWithReference) {
   Case c = GetParam();
   c.mode = Mode::kRecurrent;
@@ -271,6 +313,92 @@ const Case kWarpGroupCases[] = {
          .gate = true}};
 INSTANTIATE_TEST_SUITE_P(WarpGroups, GatedDeltaRuleGpu, ::testing::ValuesIn(kWarpGroupCases));
 INSTANTIATE_TEST_SUITE_P(WarpGroups, GatedDeltaRuleAmpereGpu, ::testing::ValuesIn(kWarpGroupCases));
+
+const Case kSequenceCases[] = {
+    Case{.batch = 3, .length = 70, .heads = 2, .value_heads = 2, .K = 32, .V = 32, .dtype = kBf16},
+    Case{.batch = 5, .length = 1, .heads = 1, .value_heads = 1, .K = 1, .V = 1, .dtype = kBf16},
+    Case{.batch = 2,
+         .length = 16,
+         .heads = 3,
+         .value_heads = 3,
+         .K = 16,
+         .V = 32,
+         .dtype = kFp16,
+         .initial = true},
+    Case{.batch = 2,
+         .length = 50,
+         .heads = 2,
+         .value_heads = 6,
+         .K = 24,
+         .V = 20,
+         .dtype = kBf16,
+         .initial = true,
+         .gate = true},
+    Case{.batch = 4,
+         .length = 33,
+         .heads = 1,
+         .value_heads = 1,
+         .K = 17,
+         .V = 31,
+         .dtype = kFp16,
+         .initial = true,
+         .v_first = true,
+         .gate = true,
+         .misalign = 1},
+    Case{.batch = 2,
+         .length = 80,
+         .heads = 2,
+         .value_heads = 2,
+         .K = 32,
+         .V = 24,
+         .dtype = kBf16,
+         .reverse = true,
+         .initial = true,
+         .gate = true,
+         .gate_bias = true,
+         .sigmoid = true,
+         .negative = true},
+    Case{.batch = 1,
+         .length = 150,
+         .heads = 2,
+         .value_heads = 2,
+         .K = 32,
+         .V = 32,
+         .dtype = kBf16,
+         .bounds = {3, 3, 4, 67, 67, 131, 145},
+         .reverse = true,
+         .initial = true,
+         .gate = true},
+    Case{.batch = 4,
+         .length = 40,
+         .heads = 1,
+         .value_heads = 1,
+         .K = 32,
+         .V = 32,
+         .dtype = kBf16,
+         .norm = false,
+         .heads_first = true,
+         .largest_key = 0.5},
+    Case{.batch = 4,
+         .length = 70,
+         .heads = 1,
+         .value_heads = 1,
+         .K = 32,
+         .V = 32,
+         .dtype = kBf16,
+         .initial = true,
+         .largest_decay = 1000},
+    Case{.batch = 4,
+         .length = 0,
+         .heads = 1,
+         .value_heads = 1,
+         .K = 32,
+         .V = 32,
+         .dtype = kBf16,
+         .initial = true,
+         .gate = true}};
+INSTANTIATE_TEST_SUITE_P(Sequences, GatedDeltaRuleSequencesGpu,
+                         ::testing::ValuesIn(kSequenceCases));
 
 // Sequences of no tokens, of one, of less and more than a chunk; tokens that belong to none.
 INSTANTIATE_TEST_SUITE_P(

@@ -12,10 +12,7 @@
 //            gradient is a sum over what passes over a token, not a difference of sums over the chunk.
 // Reference: reference.cpp beside this file; bounds in tests/ops/gated_delta_rule_gpu_test.cpp.
 
-#include <utility>
-
 #include "linescan/base/math.h"
-#include "linescan/ops/device_code/ordered_sums.h"
 #include "linescan/ops/gated_delta_rule/gpu_gate_gradient.cuh"
 #include "linescan/ops/gated_delta_rule/gpu_gradients.cuh"
 #include "linescan/ops/gated_delta_rule/gpu_kernels.h"
@@ -418,7 +415,6 @@ void launch_delta_gradients(const GatedDeltaRuleProblem& p,
                             GpuStream stream) {
   const bool pairs = (!gradients.q || rows_are_pairs(gradients.q)) &&
                      (!gradients.k || rows_are_pairs(gradients.k));
-  auto* const sums = reinterpret_cast<float*>(workspace + plan.parameter_sums_at);
   dispatch_delta(p.q.dtype, plan.padded_keys, [&]<typename T, int kKeys>() {
     const auto of = [&](int64_t at) { return reinterpret_cast<const T*>(workspace + at); };
     const GradientArgs<T> args = {delta_inputs<T>(p),
@@ -440,22 +436,13 @@ void launch_delta_gradients(const GatedDeltaRuleProblem& p,
                                   of(plan.state_gradients_at),
                                   of(plan.corrections_at),
                                   of(plan.correction_gradients_at),
-                                  sums};
+                                  delta_parameter_sums(plan, workspace)};
     if constexpr (sizeof(T) == 2)
       if (plan.warp_groups)
         return launch_delta_group_gradients(args, kKeys, shape_of(plan.gradients), stream);
     launch("gated_delta_rule, gradients", gradients_kernel<T, kKeys>, shape_of(plan.gradients),
            stream, args);
   });
-  if (!p.inputs.A_log) return;
-  OrderedSums totals;
-  const int64_t heads = p.v.shape[2];
-  for (const auto& [which, result] :
-       {std::pair{0, &gradients.A_log}, std::pair{1, &gradients.dt_bias}})
-    if (*result)
-      totals.add(
-          sum_of_columns(sums, plan.chunks, 2 * heads, which * heads, heads, result->as<float>()));
-  launch_ordered_sums("gated_delta_rule, sums of A_log and dt_bias", totals, stream);
 }
 
 }  // namespace linescan

@@ -20,6 +20,35 @@ __device__ __forceinline__ void clear_parameter_sums(const GradientArgs<T>& args
     parameter_sum(args, number, i % 2, first_head + i / 2) = 0.f;
 }
 
+// A token's terms of the sums for the parameters behind the gate.
+struct ParameterTerms {
+  float A_log = 0, dt_bias = 0;
+};
+
+// Stores the gradients of what went in for a token's gate and beta, whose own gradients are gg and gbeta.
+template <typename T>
+__device__ __forceinline__ ParameterTerms store_token_gradients(
+    const DeltaInputs<T>& in, const DeltaRows<float>& to_g, const DeltaRows<unsigned char>& to_beta,
+    int64_t batch, int64_t token, int h, float gg, float gbeta) {
+  ParameterTerms terms;
+  if (in.sigmoid) {
+    const float x = sigmoid(in.raw_beta(batch, token, h));
+    gbeta *= in.largest_beta * x * (1.f - x);
+  }
+  if (in.A_log) {
+    const float rate = expf(in.A_log[h]);
+    const float raw = *in.g.at(batch, token, h) + (in.dt_bias ? in.dt_bias[h] : 0.f);
+    terms.A_log = -gg * rate * softplus(raw);
+    gg *= -rate * softplus_slope(raw);
+    terms.dt_bias = gg;
+  }
+  if (to_g.data) *to_g.at(batch, token, h) = gg;
+  if (to_beta.data)
+    write_as(to_beta.data, in.beta_type,
+             batch * to_beta.batch + token * to_beta.token + h * to_beta.head, gbeta);
+  return terms;
+}
+
 // By the whole block, which has met since these were written, in kShares parts:
 //   kReads       q . (S gO) - beta k . (S gX), scaled: what a token reads from the state
 //   kWrites      k . (gS' u), scaled: what it writes
@@ -36,7 +65,8 @@ __device__ __forceinline__ void store_gate_and_beta(const Tiles& tiles, const Gr
   const int own_token = threadIdx.x / kLanes, own_lane = threadIdx.x % kLanes;
   const DeltaInputs<T>& in = args.in;
   const float* const rows = tiles.record_rows(h);
-  float gg = pairs, to_A_log = 0, to_bias = 0;
+  float gg = pairs;
+  ParameterTerms terms;
 #pragma unroll
   for (int n = 0; n < kLaneTokens; ++n) {
     const int i = own_lane * kLaneTokens + n;
@@ -53,29 +83,15 @@ __device__ __forceinline__ void store_gate_and_beta(const Tiles& tiles, const Gr
     float gbeta = tiles.share(kCorrection)[own_token];
 #pragma unroll
     for (int i = 0; i < Tiles::kShares; ++i) gbeta += tiles.share(kToBeta, i)[own_token];
-    if (in.sigmoid) {
-      const float x = sigmoid(in.raw_beta(batch, token, h));
-      gbeta *= in.largest_beta * x * (1.f - x);
-    }
-    if (in.A_log) {
-      const float rate = expf(in.A_log[h]);
-      const float raw = *in.g.at(batch, token, h) + (in.dt_bias ? in.dt_bias[h] : 0.f);
-      to_A_log = -gg * rate * softplus(raw);
-      gg *= -rate * softplus_slope(raw);
-      to_bias = gg;
-    }
-    if (args.g.data) *args.g.at(batch, token, h) = gg;
-    if (args.beta.data)
-      write_as(args.beta.data, in.beta_type,
-               batch * args.beta.batch + token * args.beta.token + h * args.beta.head, gbeta);
+    terms = store_token_gradients(in, args.g, args.beta, batch, token, h, gg, gbeta);
   }
   if (in.A_log) {
-    to_A_log = sum_of_lanes(to_A_log, 32);
-    to_bias = sum_of_lanes(to_bias, 32);
+    terms.A_log = sum_of_lanes(terms.A_log, 32);
+    terms.dt_bias = sum_of_lanes(terms.dt_bias, 32);
     __syncthreads();
     if (threadIdx.x % 32 == 0) {
-      tiles.share(kReads)[threadIdx.x / 32] = to_A_log;
-      tiles.share(kWrites)[threadIdx.x / 32] = to_bias;
+      tiles.share(kReads)[threadIdx.x / 32] = terms.A_log;
+      tiles.share(kWrites)[threadIdx.x / 32] = terms.dt_bias;
     }
     __syncthreads();
     if (threadIdx.x < 2) {

@@ -24,6 +24,14 @@ void launch_delta_gradients(const GatedDeltaRuleProblem& problem,
                             const GatedDeltaRuleGradients& gradients,
                             const GatedDeltaRuleGpuPlan& plan, std::byte* workspace,
                             GpuStream stream);
+// Everything at once, where the plan gives whole sequences to warps.
+void launch_delta_sequence_forward(const GatedDeltaRuleProblem& problem,
+                                   const GatedDeltaRuleGpuPlan& plan, std::byte* workspace,
+                                   GpuStream stream);
+void launch_delta_sequence_backward(const GatedDeltaRuleProblem& problem,
+                                    const GatedDeltaRuleGradients& gradients,
+                                    const GatedDeltaRuleGpuPlan& plan, std::byte* workspace,
+                                    GpuStream stream);
 void launch_delta_recurrence(const GatedDeltaRuleProblem& problem,
                              const GatedDeltaRuleGpuPlan& plan, std::byte* workspace,
                              GpuStream stream);
@@ -31,6 +39,11 @@ void launch_delta_recurrence(const GatedDeltaRuleProblem& problem,
 inline DeltaSequences delta_sequences(const GatedDeltaRuleProblem& p, std::byte* workspace) {
   return {p.packed ? reinterpret_cast<const int64_t*>(workspace) : nullptr, size_of(p).sequences,
           p.q.shape[1], p.reverse};
+}
+
+// [chunks (whole_sequences: sequences), 2, value_heads]: terms of the gradients of A_log and dt_bias.
+inline float* delta_parameter_sums(const GatedDeltaRuleGpuPlan& plan, std::byte* workspace) {
+  return reinterpret_cast<float*>(workspace + plan.parameter_sums_at);
 }
 
 inline LaunchShape shape_of(const DeltaLaunch& launch) {

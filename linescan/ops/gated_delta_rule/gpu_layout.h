@@ -134,6 +134,20 @@ struct DeltaLayout {
            2 * (with_state ? keys / kPanel + 1 : 1) * group_panel_bytes();
   }
 
+  // Whole sequences by single warps, for half types: tiles of k, v, q, in a backward pass also go, and what is kept of a
+  // chunk, S and A; then rows of floats (SequenceRow in gpu_sequence.cuh).
+  static constexpr int kSequenceTokens = 16, kSequenceWidth = 32;
+  static constexpr int kSequenceWarps = 4, kSequenceRows = 12;  // warps of a block
+  static constexpr int64_t kSequenceKeptBytes =
+      2 * (kSequenceWidth * kSequenceWidth + kSequenceTokens * kSequenceTokens);
+  static constexpr int64_t sequence_stage_bytes(bool backward) {
+    return (backward ? 4 : 3) * kSequenceTokens * kSequenceWidth * 2 +
+           (backward ? kSequenceKeptBytes : 0);
+  }
+  static constexpr int64_t sequence_warp_bytes(bool backward) {
+    return 2 * sequence_stage_bytes(backward) + kSequenceRows * kSequenceTokens * 4;
+  }
+
   // The recurrence: 32 columns of V a block, a column a lane; warps share the rows of the state.
   constexpr int recurrence_rows() const {
     return keys <= 32 ? 8 : keys == 64 ? 16 : keys <= 256 ? 32 : 64;

@@ -23,6 +23,11 @@ constexpr int64_t kFillingKeys = 128;
 // Of a warp group's 64 columns of V at least more than this should be used.
 constexpr int64_t kFewValues = 32;
 
+// Warps that walk whole sequences should be at least as many on a multiprocessor; of a backward pass so many
+// blocks work there at once.
+constexpr int64_t kWalkingWarps = 4;
+constexpr int64_t kWalkingBlocks = 2;
+
 // Widths of a scan's block, in warps of 16 columns, to choose from.
 constexpr int64_t kWidths[] = {4, 2, 1};
 
@@ -80,6 +85,30 @@ GatedDeltaRuleGpuPlan plan(const GatedDeltaRuleSize& size, bool packed, Pass pas
     plan.column_warps = 1;
     plan.column_parts = ceil_div(size.V, 32);
     plan.scan = launch_of(heads * plan.column_parts, 32 * plan.key_warps, 0);
+    plan.workspace_bytes = end;
+    return plan;
+  }
+
+  plan.whole_sequences = number == 2 && size.K <= DeltaLayout::kSequenceWidth &&
+                         size.V <= DeltaLayout::kSequenceWidth &&
+                         heads >= kWalkingWarps * gpu.multiprocessors &&
+                         (pass == Pass::kForward || size.heads == size.value_heads);
+  if (plan.whole_sequences) {
+    const bool backward = pass == Pass::kBackward;
+    constexpr int64_t kWarps = DeltaLayout::kSequenceWarps;
+    plan.chunk = DeltaLayout::kSequenceTokens;
+    plan.scan = launch_of(ceil_div(heads, kWarps), 32 * kWarps,
+                          kWarps * DeltaLayout::sequence_warp_bytes(backward));
+    expect_shared("sequences", plan.scan, size, gpu);
+    if (backward) {
+      plan.scan.grid = std::min(plan.scan.grid, kWalkingBlocks * gpu.multiprocessors);
+      const int64_t chunks = ceil_div(size.length, plan.chunk);
+      if (!packed) plan.slot_chunks = chunks;
+      const int64_t places = packed ? (size.length / plan.chunk + sequences) * size.value_heads
+                                    : plan.scan.grid * kWarps * chunks;
+      plan.states_at = reserve(places * DeltaLayout::kSequenceKeptBytes);
+      plan.parameter_sums_at = reserve(2 * heads * 4);
+    }
     plan.workspace_bytes = end;
     return plan;
   }
@@ -164,6 +193,10 @@ std::string to_string(const GatedDeltaRuleGpuPlan& plan) {
     text +=
         fmt::format("  block           32 columns of V, K shared by {} warps\n", plan.key_warps);
     add("recurrence", plan.scan);
+  } else if (plan.whole_sequences) {
+    text +=
+        fmt::format("  chunk           {} tokens, a warp a sequence and value head\n", plan.chunk);
+    add("sequences", plan.scan);
   } else {
     text += fmt::format(
         "  chunk           {} tokens, K padded to {}\n"

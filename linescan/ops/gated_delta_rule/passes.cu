@@ -1,6 +1,9 @@
-// gated_delta_rule on a GPU: which kernels a pass is made of, in order, and zeros for tokens that belong to
-// no packed sequence.
+// gated_delta_rule on a GPU: which kernels a pass is made of, in order, zeros for tokens that belong to no packed
+// sequence, and the sums for the parameters behind the gate.
 
+#include <utility>
+
+#include "linescan/ops/device_code/ordered_sums.h"
 #include "linescan/ops/gated_delta_rule/gpu_kernels.h"
 
 namespace linescan {
@@ -51,6 +54,20 @@ void clear_outside(const GatedDeltaRuleProblem& p, const OutsideArgs& args, std:
            reinterpret_cast<const int64_t*>(workspace), p.packed_sequences, length);
 }
 
+void add_parameter_sums(const GatedDeltaRuleProblem& p, const GatedDeltaRuleGradients& gradients,
+                        const GatedDeltaRuleGpuPlan& plan, std::byte* workspace, GpuStream stream) {
+  if (!p.inputs.A_log) return;
+  const float* const sums = delta_parameter_sums(plan, workspace);
+  const int64_t rows = plan.whole_sequences ? size_of(p).sequences : plan.chunks;
+  const int64_t heads = p.v.shape[2];
+  OrderedSums totals;
+  for (const auto& [which, result] :
+       {std::pair{0, &gradients.A_log}, std::pair{1, &gradients.dt_bias}})
+    if (*result)
+      totals.add(sum_of_columns(sums, rows, 2 * heads, which * heads, heads, result->as<float>()));
+  launch_ordered_sums("gated_delta_rule, sums of A_log and dt_bias", totals, stream);
+}
+
 }  // namespace
 
 void forward(const GatedDeltaRuleProblem& p, const GatedDeltaRuleGpuPlan& plan,
@@ -61,6 +78,7 @@ void forward(const GatedDeltaRuleProblem& p, const GatedDeltaRuleGpuPlan& plan,
   clear_outside(p, outputs, workspace, stream);
   if (plan.mode == GatedDeltaRuleMode::kRecurrent)
     return launch_delta_recurrence(p, plan, workspace, stream);
+  if (plan.whole_sequences) return launch_delta_sequence_forward(p, plan, workspace, stream);
   launch_delta_records(p, plan, workspace, stream);
   launch_delta_scan(p, plan, workspace, stream);
 }
@@ -73,10 +91,15 @@ void backward(const GatedDeltaRuleProblem& p, const GatedDeltaRuleGradients& gra
        {&gradients.q, &gradients.k, &gradients.v, &gradients.g, &gradients.beta})
     results.add(*result);
   clear_outside(p, results, workspace, stream);
-  launch_delta_records(p, plan, workspace, stream);
-  launch_delta_scan(p, plan, workspace, stream);
-  launch_delta_reverse_scan(p, gradients, plan, workspace, stream);
-  launch_delta_gradients(p, gradients, plan, workspace, stream);
+  if (plan.whole_sequences) {
+    launch_delta_sequence_backward(p, gradients, plan, workspace, stream);
+  } else {
+    launch_delta_records(p, plan, workspace, stream);
+    launch_delta_scan(p, plan, workspace, stream);
+    launch_delta_reverse_scan(p, gradients, plan, workspace, stream);
+    launch_delta_gradients(p, gradients, plan, workspace, stream);
+  }
+  add_parameter_sums(p, gradients, plan, workspace, stream);
 }
 
 }  // namespace linescan

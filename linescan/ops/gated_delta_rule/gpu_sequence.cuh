@@ -285,7 +285,7 @@ __device__ __forceinline__ Sums<2> inverse_of(const Sums<2>& L) {
 enum SequenceRow {
   kOwnDecay,  // exp(g)
   kUpto,  // the product of these from the start of the token's block of 8 to the token, itself included
-  kAhead,    // from behind it to the end of the block
+  kAhead,    // nk times that from behind it to the end of the block
   kSquareQ,  // |q|^2, for the norm
   kSquareK,  // |k|^2
   kTokenBeta,
@@ -491,7 +491,7 @@ struct SequenceChunk {
   static constexpr int kPieces = std::is_same_v<T, BFloat16> ? 1 : 2;  // of what A is rounded to
 
   TokenOperand<T> k, q;
-  Sums<2> E;   // decays between tokens, zero above the diagonal
+  Sums<2> E;   // nk_j times the decay between two tokens, zero above the diagonal
   Sums<2> kk;  // nk_i nk_j E (k_i . k_j), zero on the diagonal as well
   Sums<2> P;
   FragmentA<T> A;
@@ -551,7 +551,7 @@ struct SequenceChunk {
       const float nk = factor(kSquareK), before = lane < 8 ? upto : first * upto;
       tiles.row(kOwnDecay, lane) = own_decay;
       tiles.row(kUpto, lane) = upto;
-      tiles.row(kAhead, lane) = ahead;
+      tiles.row(kAhead, lane) = nk * ahead;
       tiles.row(kTokenBeta, lane) = beta;
       tiles.row(kTokenFactorK, lane) = nk;
       tiles.row(kTokenReadK, lane) = nk * before;
@@ -565,9 +565,7 @@ struct SequenceChunk {
     __syncwarp();
     fill_decays(tiles);
     kk = lower_blocks([&](int tile, int n, int i, int j) {
-      return i == j ? 0.f
-                    : E.tiles[tile][n] * tiles.row(kTokenFactorK, i) * tiles.row(kTokenFactorK, j) *
-                          kk.tiles[tile][n];
+      return i == j ? 0.f : E.tiles[tile][n] * tiles.row(kTokenFactorK, i) * kk.tiles[tile][n];
     });
     if constexpr (kInverse)
       A = operand<T>(inverse_of<kPieces>(lower_blocks([&](int tile, int n, int i, int) {
@@ -575,9 +573,8 @@ struct SequenceChunk {
                      })),
                      0);
     if constexpr (kQueries)
-      P = lower_blocks([&](int tile, int n, int i, int j) {
-        return E.tiles[tile][n] * tiles.row(kTokenFactorQ, i) * tiles.row(kTokenFactorK, j) *
-               P.tiles[tile][n];
+      P = lower_blocks([&](int tile, int n, int i, int) {
+        return E.tiles[tile][n] * tiles.row(kTokenFactorQ, i) * P.tiles[tile][n];
       });
   }
 
@@ -619,6 +616,8 @@ struct SequenceChunk {
       near[block][0] = g >= last       ? x * tiles.row(kOwnDecay, 8 * block + last)
                        : g + 1 == last ? 1.f
                                        : 0.f;
+      for (int c = 0; c < 2; ++c)
+        near[block][c] *= tiles.row(kTokenFactorK, 8 * block + last - 1 + c);
     }
     E = lower_blocks([&](int tile, int n, int i, int j) {
       if (tile == 1) return near[1][n & 1];
@@ -652,22 +651,40 @@ __device__ __forceinline__ void for_square(Sums<4> (&state)[2], const Visit& vis
         visit(state[m].tiles[i][j],
               (16 * m + g + 8 * (j >> 1)) * (kSequenceWidth + 1) + 8 * i + 2 * q + (j & 1));
 }
-// A state of the caller's, zero if there is none, through shared memory that nobody uses: [32 of V, 33].
+// How lanes go over a state of the caller's: side by side along V or K, and row after row along the other. The state
+// stands in shared memory that nobody uses, [32 of V, 33].
+struct SquareWalk {
+  static constexpr int kPitch = kSequenceWidth + 1;
+  float* at;
+  int64_t step;
+  int rows, place, place_step;
+  bool own;
+
+  __device__ __forceinline__ SquareWalk(const DeltaStates& states, int64_t sequence, int head,
+                                        int V, int K) {
+    const int lane = threadIdx.x % 32;
+    const bool along_v = states.value == 1;
+    at = states.of(sequence, head) + lane * (along_v ? states.value : states.key);
+    step = along_v ? states.key : states.value;
+    rows = along_v ? K : V;
+    place = along_v ? kPitch * lane : lane;
+    place_step = along_v ? 1 : kPitch;
+    own = lane < (along_v ? V : K);
+  }
+};
+
+// Zero if there is none.
 template <class Tiles>
 __device__ __forceinline__ void load_square(Sums<4> (&state)[2], const Tiles& tiles,
                                             const DeltaStates& from, int64_t sequence, int head,
                                             int V, int K) {
   for (Sums<4>& half : state) half.clear();
   if (!from.data) return;
-  const float* const base = from.of(sequence, head);
-  const int lane = threadIdx.x % 32;
+  SquareWalk walk(from, sequence, head, V, K);
   __syncwarp();
-#pragma unroll 1
-  for (int i = 0; i < kSequenceWidth; ++i) {  // neighbouring lanes, neighbouring numbers
-    const int v = from.value == 1 ? lane : i, k = from.value == 1 ? i : lane;
-    tiles.scratch()[v * (kSequenceWidth + 1) + k] =
-        v < V && k < K ? base[k * from.key + v * from.value] : 0.f;
-  }
+#pragma unroll 4
+  for (int i = 0; i < kSequenceWidth; ++i, walk.place += walk.place_step, walk.at += walk.step)
+    tiles.scratch()[walk.place] = walk.own && i < walk.rows ? *walk.at : 0.f;
   __syncwarp();
   for_square(state, [&](float& x, int at) { x = tiles.scratch()[at]; });
   __syncwarp();
@@ -677,16 +694,14 @@ __device__ __forceinline__ void store_square(Sums<4> (&state)[2], const Tiles& t
                                              const DeltaStates& to, int64_t sequence, int head,
                                              int V, int K) {
   if (!to.data) return;
-  float* const base = to.of(sequence, head);
-  const int lane = threadIdx.x % 32;
+  SquareWalk walk(to, sequence, head, V, K);
   __syncwarp();
   for_square(state, [&](float x, int at) { tiles.scratch()[at] = x; });
   __syncwarp();
-#pragma unroll 1
-  for (int i = 0; i < kSequenceWidth; ++i) {
-    const int v = to.value == 1 ? lane : i, k = to.value == 1 ? i : lane;
-    if (v < V && k < K)
-      base[k * to.key + v * to.value] = tiles.scratch()[v * (kSequenceWidth + 1) + k];
+  if (walk.own) {
+#pragma unroll 4
+    for (int i = 0; i < walk.rows; ++i, walk.place += walk.place_step, walk.at += walk.step)
+      *walk.at = tiles.scratch()[walk.place];
   }
   __syncwarp();
 }

@@ -337,9 +337,8 @@ __global__ void __launch_bounds__(32 * DeltaLayout::kSequenceWarps, 2)
       Sums<2> over, M;
       over.clear();
       multiply_tokens(over, go, u);
-      const Sums<2> H = lower_blocks([&](int tile, int n, int i, int j) {
-        return own.E.tiles[tile][n] * tiles.row(kTokenFactorQ, i) * tiles.row(kTokenFactorK, j) *
-               over.tiles[tile][n];
+      const Sums<2> H = lower_blocks([&](int tile, int n, int i, int) {
+        return own.E.tiles[tile][n] * tiles.row(kTokenFactorQ, i) * over.tiles[tile][n];
       });
       M.clear();
       multiply_tokens(M, of_gx, u);
@@ -350,9 +349,8 @@ __global__ void __launch_bounds__(32 * DeltaLayout::kSequenceWarps, 2)
       });
       M = lower_blocks([&](int tile, int n, int i, int j) {
         return i == j ? 0.f
-                      : -tiles.row(kTokenBeta, i) * own.E.tiles[tile][n] *
-                            tiles.row(kTokenFactorK, i) * tiles.row(kTokenFactorK, j) *
-                            M.tiles[tile][n];
+                      : -tiles.row(kTokenBeta, i) * tiles.row(kTokenFactorK, i) *
+                            own.E.tiles[tile][n] * M.tiles[tile][n];
       });
       const FragmentA<T> from_h = operand<T>(H, 0), from_m = operand<T>(M, 0);
       const FragmentA<T> from_ht = transposed(from_h), from_mt = transposed(from_m);

@@ -50,22 +50,19 @@ __global__ void __launch_bounds__(32 * DeltaLayout::kSequenceWarps, 4)
       v.fetch(stage.tile(kTileV), tokens);
       q.fetch(stage.tile(kTileQ), tokens);
       commit_copies();
-      const SequenceGate gate = gates.fetch(tokens);
       k.move(1);
       v.move(1);
       q.move(1);
-      gates.move(1);
-      return gate;
     };
     Sums<4> state[2];
     load_square(state, tiles, args.initial, sequence, head, in.V, in.K);
-    SequenceGate next = fetch(0);
+    fetch(0);
+    SequenceGate gate = gates.fetch(chunks.tokens(0));
 #pragma unroll 1
     for (int number = 0; number < chunks.count; ++number) {
-      const SequenceGate gate = next;
       wait_copies<0>();
       __syncwarp();
-      next = fetch(number + 1);  // nothing of a chunk that there is not
+      fetch(number + 1);  // nothing of a chunk that there is not
       const int tokens = chunks.tokens(number);
       const SequenceStage<T> stage = tiles.stage(number);
       SequenceChunk<T> own;
@@ -84,6 +81,8 @@ __global__ void __launch_bounds__(32 * DeltaLayout::kSequenceWarps, 4)
       mix_tokens(out, turned, P);
       advance_state(state, tiles, own.decay, u, stage.tile(kTileK));
       turned.round(out);
+      gates.move(1);
+      gate = gates.fetch(chunks.tokens(number + 1));  // not before: registers were short
       o.send(stage.tile(kTileQ), turned.turned(), tokens);
       o.move(1);
       __syncwarp();

@@ -59,6 +59,31 @@ struct TokenOperand {
       load_matrices(parts[k].words, place_of(tile, lane % 16, 16 * k + lane / 16 * 8));
   }
 };
+// The same as right operands, tokens side by side: registers in the order in which products take them.
+template <typename T>
+struct TokenColumns {
+  FragmentB<T> parts[2][2];  // along the width; tokens 0 to 7 and 8 to 15
+
+  __device__ __forceinline__ void load(const T* tile) {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int k = 0; k < 2; ++k) {
+      uint32_t words[4];
+      load_matrices(words, place_of(tile, lane % 8 + lane / 16 * 8, 16 * k + lane / 8 % 2 * 8));
+#pragma unroll
+      for (int i = 0; i < 4; ++i) parts[k][i >> 1].words[i & 1] = words[i];
+    }
+  }
+  TokenColumns() = default;
+  __device__ __forceinline__ explicit TokenColumns(const TokenOperand<T>& tokens) {
+#pragma unroll
+    for (int k = 0; k < 2; ++k) {
+      const Columns<T> columns(tokens.parts[k]);
+      parts[k][0] = columns.b[0];
+      parts[k][1] = columns.b[1];
+    }
+  }
+};
 template <typename T>
 struct SquareOperand {
   FragmentA<T> parts[2][2];
@@ -141,20 +166,18 @@ struct TurnedOperand {
 // sums [16, 16] += left [16, 32] right^T
 template <typename T>
 __device__ __forceinline__ void multiply_tokens(Sums<2>& sums, const TokenOperand<T>& left,
-                                                const TokenOperand<T>& right) {
+                                                const TokenColumns<T>& right) {
 #pragma unroll
-  for (int k = 0; k < 2; ++k) multiply_add(sums, 0, left.parts[k], Columns<T>(right.parts[k]).b);
+  for (int k = 0; k < 2; ++k) multiply_add(sums, 0, left.parts[k], right.parts[k]);
 }
 // sums [32 of V, 16 tokens] += state [32 of V, 32 of K] tokens^T
 template <typename T>
 __device__ __forceinline__ void read_state(TurnedTokens& sums, const SquareOperand<T>& state,
-                                           const TokenOperand<T>& tokens) {
+                                           const TokenColumns<T>& tokens) {
 #pragma unroll
-  for (int k = 0; k < 2; ++k) {
-    const Columns<T> columns(tokens.parts[k]);
+  for (int k = 0; k < 2; ++k)
 #pragma unroll
-    for (int m = 0; m < 2; ++m) multiply_add(sums.rows[m], 0, state.parts[m][k], columns.b);
-  }
+    for (int m = 0; m < 2; ++m) multiply_add(sums.rows[m], 0, state.parts[m][k], tokens.parts[k]);
 }
 // sums [16 tokens, 32] += left [16, 32] turned^T
 template <typename T>
@@ -254,15 +277,15 @@ __device__ __forceinline__ void multiply_8x8(float (&result)[2], const float (&a
 // products. L is zero on and above the diagonal.
 template <int kPieces>
 __device__ __forceinline__ Sums<2> inverse_of(const Sums<2>& L) {
-  const int lane = threadIdx.x % 32, q = lane % 4;
+  const int q = threadIdx.x % 4;
   Sums<2> A = lower_blocks([](int, int, int i, int j) { return i == j ? 1.f : 0.f; });
   float(&upper)[4] = A.tiles[0];
   float(&lower)[4] = A.tiles[1];
 #pragma unroll
   for (int j = 0; j < 7; ++j) {
-    const int own = (lane & ~3) + j / 2, row = 4 * j + q;
-    const float of_upper = __shfl_sync(kAllLanes, L.tiles[0][j % 2], own);
-    const float of_lower = __shfl_sync(kAllLanes, L.tiles[1][2 + j % 2], own);
+    const int row = 4 * j + q;
+    const float of_upper = __shfl_sync(kAllLanes, L.tiles[0][j % 2], j / 2, 4);
+    const float of_lower = __shfl_sync(kAllLanes, L.tiles[1][2 + j % 2], j / 2, 4);
 #pragma unroll
     for (int c = 0; c < 2; ++c) {
       upper[c] = fmaf(-of_upper, __shfl_sync(kAllLanes, upper[c], row), upper[c]);
@@ -310,6 +333,11 @@ struct SequenceStage {
   }
   __device__ __forceinline__ TokenOperand<T> operand(SequenceTile which) const {
     TokenOperand<T> tokens;
+    tokens.load(tile(which));
+    return tokens;
+  }
+  __device__ __forceinline__ TokenColumns<T> columns(SequenceTile which) const {
+    TokenColumns<T> tokens;
     tokens.load(tile(which));
     return tokens;
   }
@@ -516,14 +544,12 @@ struct SequenceChunk {
     const float first = __shfl_sync(kAllLanes, upto, 7), second = __shfl_sync(kAllLanes, upto, 15);
     decay = first * second;
 
-    TokenOperand<T> k, q;
-    k.load(stage.tile(kTileK));
+    const TokenColumns<T> k = stage.columns(kTileK);
     kk.clear();
-    multiply_tokens(kk, k, k);
+    multiply_tokens(kk, stage.operand(kTileK), k);
     if constexpr (kQueries) {
-      q.load(stage.tile(kTileQ));
       P.clear();
-      multiply_tokens(P, q, k);
+      multiply_tokens(P, stage.operand(kTileQ), k);
     }
     if (in.norm) {
       const auto keep_diagonal = [&](SequenceRow row, const Sums<2>& squares) {
@@ -538,7 +564,7 @@ struct SequenceChunk {
       if constexpr (kQueries) {
         Sums<2> qq;
         qq.clear();
-        multiply_tokens(qq, q, q);
+        multiply_tokens(qq, stage.operand(kTileQ), stage.columns(kTileQ));
         keep_diagonal(kSquareQ, qq);
       }
       __syncwarp();
@@ -585,7 +611,7 @@ struct SequenceChunk {
                                                       const SquareOperand<T>& state) const {
     TurnedTokens x;
     x.clear();
-    read_state(x, state, stage.operand(kTileK));
+    read_state(x, state, stage.columns(kTileK));
     TurnedOperand<T> v;
     v.load(stage.tile(kTileV));
     x.map([&](float sum, int m, int i, int j, int token) {

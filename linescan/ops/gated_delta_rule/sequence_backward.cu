@@ -72,6 +72,17 @@ __device__ __forceinline__ void add_dots(float (&sum)[2], const TokenOperand<T>&
       sum[j >> 1] = fmaf(number_at(tokens, i, j), sums.tiles[i][j], sum[j >> 1]);
 }
 
+// The same with another operand in the place of the sums.
+template <typename T>
+__device__ __forceinline__ void add_products(float (&sum)[2], const TokenOperand<T>& a,
+                                             const TokenOperand<T>& b) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i)
+#pragma unroll
+    for (int j = 0; j < 4; ++j)
+      sum[j >> 1] = fmaf(number_at(a, i, j), number_at(b, i, j), sum[j >> 1]);
+}
+
 // The sums of numbers in front of a lane's two in a row of 8, over the four lanes that share it; and of all.
 struct RowPrefix {
   float before[2], all;
@@ -136,6 +147,109 @@ __device__ __forceinline__ TokenOperand<T> through_norm(Sums<4>& sums, const Tok
 #pragma unroll
   for (int k = 0; k < 2; ++k) result.parts[k] = operand<T>(sums, k);
   return result;
+}
+
+// ---- A chunk in reverse -----------------------------------------------------------------------------
+
+// gX^T = (A^T gu)^T with gu = P^T go + write o (K gS').
+template <typename T, class Tiles>
+__device__ __forceinline__ TurnedTokens gradient_of_corrections(const SequenceChunk<T>& own,
+                                                                const Tiles& tiles,
+                                                                const SequenceStage<T>& stage,
+                                                                const SquareOperand<T>& gS,
+                                                                const TurnedOperand<T>& go) {
+  TurnedTokens sums;
+  sums.clear();
+  read_state(sums, gS, stage.columns(kTileK));
+  sums.map([&](float x, int, int, int, int token) { return tiles.row(kTokenWrite, token) * x; });
+  mix_tokens(sums, go, transposed(operand<T>(own.P, 0)));
+  TurnedOperand<T> gu;
+  gu.round(sums);
+  sums.clear();
+  mix_tokens(sums, gu, transposed(own.A));
+  return sums;
+}
+
+// <gS', S>, this lane's part.
+template <typename T>
+__device__ __forceinline__ float dot_states(const Sums<4> (&gS)[2], const SquareOperand<T>& S) {
+  float sum = 0;
+#pragma unroll
+  for (int m = 0; m < 2; ++m)
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+#pragma unroll
+      for (int j = 0; j < 4; ++j)
+        sum = fmaf(gS[m].tiles[i][j], value_of(S.parts[m][i >> 1], j >> 1, 2 * (i & 1) + (j & 1)),
+                   sum);
+  return sum;
+}
+
+// gS^T <- decay gS'^T + (read_q o go)^T Q - (beta o read_k o gX)^T K
+template <typename T, class Tiles>
+__device__ __forceinline__ void take_back_state(Sums<4> (&gS)[2], const Tiles& tiles,
+                                                const SequenceStage<T>& stage, float decay,
+                                                const TurnedOperand<T>& go,
+                                                const TurnedTokens& gx) {
+  TurnedOperand<T> scaled;
+#pragma unroll
+  for (int m = 0; m < 2; ++m) {
+    gS[m] = gS[m].mapped([&](float x, int, int) { return decay * x; });
+    scaled.parts[m].fill([&](int r, int i) {
+      return tiles.row(kTokenReadQ, fragment_k(threadIdx.x % 4, i)) * value_of(go.parts[m], r, i);
+    });
+  }
+  write_state(gS, scaled, stage.tile(kTileQ));
+  scaled.round(
+      gx, [&](int token) { return -tiles.row(kTokenBeta, token) * tiles.row(kTokenReadK, token); });
+  write_state(gS, scaled, stage.tile(kTileK));
+}
+
+// What tokens g and 8 + g read from the states and write into them, and what their betas get.
+struct TokenTerms {
+  float reads[2] = {}, writes[2] = {}, to_beta[2] = {};
+};
+
+// Tokens with tokens: gq and gk get H K, (M + M^T) K and H^T Q. Returns what passes over the tokens between a pair.
+template <typename T, class Tiles>
+__device__ __forceinline__ Sums<2> take_back_pairs(Sums<4>& gq, Sums<4>& gk, TokenTerms& terms,
+                                                   const SequenceChunk<T>& own, const Tiles& tiles,
+                                                   const SequenceStage<T>& stage,
+                                                   const TokenOperand<T>& go,
+                                                   const TokenOperand<T>& gx,
+                                                   const TokenOperand<T>& u) {
+  const TokenColumns<T> columns(u);
+  Sums<2> over, M;
+  over.clear();
+  multiply_tokens(over, go, columns);
+  const Sums<2> H = lower_blocks([&](int tile, int n, int i, int) {
+    return own.E.tiles[tile][n] * tiles.row(kTokenFactorQ, i) * over.tiles[tile][n];
+  });
+  M.clear();
+  multiply_tokens(M, gx, columns);
+  over = lower_blocks([&](int tile, int n, int i, int) {
+    const float corrected = M.tiles[tile][n] * own.kk.tiles[tile][n];
+    terms.to_beta[n >> 1] -= corrected;
+    return over.tiles[tile][n] * own.P.tiles[tile][n] - tiles.row(kTokenBeta, i) * corrected;
+  });
+  M = lower_blocks([&](int tile, int n, int i, int j) {
+    return i == j ? 0.f
+                  : -tiles.row(kTokenBeta, i) * tiles.row(kTokenFactorK, i) * own.E.tiles[tile][n] *
+                        M.tiles[tile][n];
+  });
+  const FragmentA<T> from_h = operand<T>(H, 0), from_m = operand<T>(M, 0);
+  const FragmentA<T> from_ht = transposed(from_h), from_mt = transposed(from_m);
+#pragma unroll
+  for (int n = 0; n < 2; ++n) {
+    FragmentB<T> b[2];
+    load_columns(b, stage.tile(kTileK), 16 * n);
+    multiply_add(gq, n, from_h, b);
+    multiply_add(gk, n, from_m, b);
+    multiply_add(gk, n, from_mt, b);
+    load_columns(b, stage.tile(kTileQ), 16 * n);
+    multiply_add(gk, n, from_ht, b);
+  }
+  return over;
 }
 
 template <typename T, bool kVectors>
@@ -228,7 +342,7 @@ __global__ void __launch_bounds__(32 * DeltaLayout::kSequenceWarps, 2)
       commit_copies();
       return gate;
     };
-    ParameterTerms terms;
+    ParameterTerms parameters;
     __syncwarp();
     next = fetch(last);
 #pragma unroll 1
@@ -239,10 +353,6 @@ __global__ void __launch_bounds__(32 * DeltaLayout::kSequenceWarps, 2)
       next = fetch(number - 1);
       const int tokens = chunks.tokens(number);
       const SequenceStage<T> stage = tiles.stage(number);
-      T* const k_tile = stage.tile(kTileK);
-      T* const q_tile = stage.tile(kTileQ);
-      T* const v_tile = stage.tile(kTileV);
-      T* const go_tile = stage.tile(kTileGo);
       const auto row = [&](SequenceRow which, int r) { return tiles.row(which, 8 * r + g); };
       SequenceChunk<T> own;
       SquareOperand<T> S;
@@ -253,50 +363,26 @@ __global__ void __launch_bounds__(32 * DeltaLayout::kSequenceWarps, 2)
       turned.round(own.corrections(tiles, stage, S));
       const TokenOperand<T> u = turned.turned();
 
-      // gu and gX
       SquareOperand<T> gS;
       gS.round(state);
-      TurnedTokens gx;
-      gx.clear();
-      read_state(gx, gS, stage.operand(kTileK));
-      gx.map([&](float x, int, int, int, int token) { return tiles.row(kTokenWrite, token) * x; });
       TurnedOperand<T> go_turned;
-      go_turned.load(go_tile);
-      mix_tokens(gx, go_turned, transposed(operand<T>(own.P, 0)));
-      turned.round(gx);
-      gx.clear();
-      mix_tokens(gx, turned, transposed(own.A));
+      go_turned.load(stage.tile(kTileGo));
+      const TurnedTokens gx = gradient_of_corrections(own, tiles, stage, gS, go_turned);
       turned.round(gx);
       const TokenOperand<T> of_gx = turned.turned();
 
-      // What the tokens read from the states and write into them; of tokens g and 8 + g.
-      float reads[2] = {}, writes[2] = {}, to_beta[2] = {};
-      {
-        const TokenOperand<T> of_v = stage.operand(kTileV);
-#pragma unroll
-        for (int i = 0; i < 4; ++i)
-#pragma unroll
-          for (int j = 0; j < 4; ++j)
-            to_beta[j >> 1] = fmaf(number_at(of_gx, i, j), number_at(of_v, i, j), to_beta[j >> 1]);
-        turned.round(gx, [&](int token) { return tiles.row(kTokenBeta, token); });
-        if (args.to_v.rows.data) to_v.send(v_tile, turned.turned(), tokens);
-      }
+      TokenTerms terms;
+      add_products(terms.to_beta, of_gx, stage.operand(kTileV));
+      turned.round(gx, [&](int token) { return tiles.row(kTokenBeta, token); });
+      if (args.to_v.rows.data) to_v.send(stage.tile(kTileV), turned.turned(), tokens);
+
       Sums<4> gk, gq;
       gk.clear();
       read_rows(gk, u, gS.turned());
       gk = gk.mapped([&](float x, int r, int) { return row(kTokenWrite, r) * x; });
       const TokenOperand<T> of_k = stage.operand(kTileK);
-      add_dots(writes, of_k, gk);
-      float state_dot = 0;
-#pragma unroll
-      for (int m = 0; m < 2; ++m)
-#pragma unroll
-        for (int i = 0; i < 4; ++i)
-#pragma unroll
-          for (int j = 0; j < 4; ++j)
-            state_dot =
-                fmaf(state[m].tiles[i][j],
-                     value_of(S.parts[m][i >> 1], j >> 1, 2 * (i & 1) + (j & 1)), state_dot);
+      add_dots(terms.writes, of_k, gk);
+      const float state_dot = dot_states(state, S);
       S = S.turned();
       gq.clear();
       read_rows(gq, of_gx, S);
@@ -305,8 +391,8 @@ __global__ void __launch_bounds__(32 * DeltaLayout::kSequenceWarps, 2)
       add_dots(read, of_k, gq);
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        to_beta[r] -= read[r];
-        reads[r] = -row(kTokenBeta, r) * read[r];
+        terms.to_beta[r] -= read[r];
+        terms.reads[r] = -row(kTokenBeta, r) * read[r];
       }
 #pragma unroll
       for (int i = 0; i < 4; ++i)
@@ -316,92 +402,50 @@ __global__ void __launch_bounds__(32 * DeltaLayout::kSequenceWarps, 2)
       gq.clear();
       read_rows(gq, go, S);
       gq = gq.mapped([&](float x, int r, int) { return row(kTokenReadQ, r) * x; });
-      add_dots(reads, stage.operand(kTileQ), gq);
+      add_dots(terms.reads, stage.operand(kTileQ), gq);
 
-      // gS^T
-#pragma unroll
-      for (int m = 0; m < 2; ++m) {
-        state[m] = state[m].mapped([&](float x, int, int) { return own.decay * x; });
-        const FragmentA<T> part = go_turned.parts[m];
-        go_turned.parts[m].fill([&](int r, int i) {
-          return tiles.row(kTokenReadQ, fragment_k(lane % 4, i)) * value_of(part, r, i);
-        });
-      }
-      write_state(state, go_turned, q_tile);
-      turned.round(gx, [&](int token) {
-        return -tiles.row(kTokenBeta, token) * tiles.row(kTokenReadK, token);
-      });
-      write_state(state, turned, k_tile);
-
-      // Tokens with tokens.
-      Sums<2> over, M;
-      over.clear();
-      multiply_tokens(over, go, u);
-      const Sums<2> H = lower_blocks([&](int tile, int n, int i, int) {
-        return own.E.tiles[tile][n] * tiles.row(kTokenFactorQ, i) * over.tiles[tile][n];
-      });
-      M.clear();
-      multiply_tokens(M, of_gx, u);
-      over = lower_blocks([&](int tile, int n, int i, int) {
-        const float corrected = M.tiles[tile][n] * own.kk.tiles[tile][n];
-        to_beta[(n >> 1)] -= corrected;
-        return over.tiles[tile][n] * own.P.tiles[tile][n] - tiles.row(kTokenBeta, i) * corrected;
-      });
-      M = lower_blocks([&](int tile, int n, int i, int j) {
-        return i == j ? 0.f
-                      : -tiles.row(kTokenBeta, i) * tiles.row(kTokenFactorK, i) *
-                            own.E.tiles[tile][n] * M.tiles[tile][n];
-      });
-      const FragmentA<T> from_h = operand<T>(H, 0), from_m = operand<T>(M, 0);
-      const FragmentA<T> from_ht = transposed(from_h), from_mt = transposed(from_m);
-#pragma unroll
-      for (int n = 0; n < 2; ++n) {
-        FragmentB<T> b[2];
-        load_columns(b, k_tile, 16 * n);
-        multiply_add(gq, n, from_h, b);
-        multiply_add(gk, n, from_m, b);
-        multiply_add(gk, n, from_mt, b);
-        load_columns(b, q_tile, 16 * n);
-        multiply_add(gk, n, from_ht, b);
-      }
+      take_back_state(state, tiles, stage, own.decay, go_turned, gx);
+      const Sums<2> over = take_back_pairs(gq, gk, terms, own, tiles, stage, go, of_gx, u);
       if (args.to_q.rows.data)
-        to_q.send(q_tile, through_norm(gq, stage.operand(kTileQ), in.norm, &tiles.row(kSquareQ, 0)),
+        to_q.send(stage.tile(kTileQ),
+                  through_norm(gq, stage.operand(kTileQ), in.norm, &tiles.row(kSquareQ, 0)),
                   tokens);
       if (args.to_k.rows.data)
-        to_k.send(k_tile, through_norm(gk, stage.operand(kTileK), in.norm, &tiles.row(kSquareK, 0)),
+        to_k.send(stage.tile(kTileK),
+                  through_norm(gk, stage.operand(kTileK), in.norm, &tiles.row(kSquareK, 0)),
                   tokens);
       to_q.move(-1);
       to_k.move(-1);
       to_v.move(-1);
 
       // Gates and betas; rows that are not needed any more hold their sums.
-      state_dot = sum_of_lanes(state_dot, 32);
+      const float all_of_state = sum_of_lanes(state_dot, 32);
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        reads[r] = sum_of_quad(reads[r]);
-        writes[r] = sum_of_quad(writes[r]);
-        to_beta[r] = sum_of_quad(to_beta[r]);
-        if (lane % 4 == 0) tiles.row(kAhead, 8 * r + g) = to_beta[r];
+        terms.reads[r] = sum_of_quad(terms.reads[r]);
+        terms.writes[r] = sum_of_quad(terms.writes[r]);
+        terms.to_beta[r] = sum_of_quad(terms.to_beta[r]);
+        if (lane % 4 == 0) tiles.row(kAhead, 8 * r + g) = terms.to_beta[r];
       }
-      sum_over_tokens(&tiles.row(kUpto, 0), over, reads, writes);
+      sum_over_tokens(&tiles.row(kUpto, 0), over, terms.reads, terms.writes);
       __syncwarp();
       if (lane < tokens) {
         const ParameterTerms of_token = store_token_gradients(
             in, args.g, args.beta, walk.batch, walk.token(int64_t{number} * kSequenceTokens + lane),
-            head, fmaf(own.decay, state_dot, tiles.row(kUpto, lane)), tiles.row(kAhead, lane));
-        terms.A_log += of_token.A_log;
-        terms.dt_bias += of_token.dt_bias;
+            head, fmaf(own.decay, all_of_state, tiles.row(kUpto, lane)), tiles.row(kAhead, lane));
+        parameters.A_log += of_token.A_log;
+        parameters.dt_bias += of_token.dt_bias;
       }
       __syncwarp();
     }
     wait_copies<0>();
     store_square(state, tiles, args.initial_gradient, sequence, head, in.V, in.K);
     if (in.A_log) {
-      terms.A_log = sum_of_lanes(terms.A_log, 32);
-      terms.dt_bias = sum_of_lanes(terms.dt_bias, 32);
+      parameters.A_log = sum_of_lanes(parameters.A_log, 32);
+      parameters.dt_bias = sum_of_lanes(parameters.dt_bias, 32);
       if (lane < 2)
         args.parameter_sums[(2 * sequence + lane) * in.value_heads + head] =
-            lane == 0 ? terms.A_log : terms.dt_bias;
+            lane == 0 ? parameters.A_log : parameters.dt_bias;
     }
   }
 }

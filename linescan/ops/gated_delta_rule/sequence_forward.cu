@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(32 * DeltaLayout::kSequenceWarps, 4)
       const TurnedTokens u = own.corrections(tiles, stage, rounded);
       TurnedTokens out;
       out.clear();
-      read_state(out, rounded, stage.operand(kTileQ));
+      read_state(out, rounded, stage.columns(kTileQ));
       out.map([&](float x, int, int, int, int token) { return tiles.row(kTokenReadQ, token) * x; });
       TurnedOperand<T> turned;
       turned.round(u);

@@ -19,6 +19,8 @@ constexpr int64_t kFewTokens = 8;
 // Warps that only load, for a block that has a multiprocessor to itself.
 constexpr int64_t kLoaders = 4;
 constexpr int64_t kFillingKeys = 128;
+// With so many keys two blocks of four warps share one, and fetch ahead by themselves.
+constexpr int64_t kPairedKeys = 256, kPairedWarps = 4;
 
 // Of a warp group's 64 columns of V at least more than this should be used.
 constexpr int64_t kFewValues = 32;
@@ -140,9 +142,10 @@ GatedDeltaRuleGpuPlan plan(const GatedDeltaRuleSize& size, bool packed, Pass pas
            scan(true, plan.stages + 1).shared_bytes <= gpu.shared_per_block)
       ++plan.stages;
   } else {
+    const int64_t most_warps = padded_keys == kPairedKeys ? kPairedWarps : kDeltaScanWarps;
     // Where heads are few, blocks are narrow so that every multiprocessor has one; nine tenths will do.
     for (const int64_t width : kWidths) {
-      if (width * plan.key_warps > kDeltaScanWarps) continue;
+      if (width * plan.key_warps > most_warps) continue;
       plan.column_warps = width;
       plan.column_parts = ceil_div(values, 16 * width);
       if (width <= values / 16 && 10 * heads * plan.column_parts >= 9 * gpu.multiprocessors) break;
@@ -152,9 +155,10 @@ GatedDeltaRuleGpuPlan plan(const GatedDeltaRuleSize& size, bool packed, Pass pas
     const bool alone =
         heads * plan.column_parts <= gpu.multiprocessors || padded_keys == kFillingKeys;
     plan.loader_warps = alone && compute_warps <= kLoaders ? kLoaders : 0;
-    // One stage where blocks share a multiprocessor, so that one computes while another fetches, or where
-    // two do not fit.
-    plan.stages = alone && scan(true, 2).shared_bytes <= gpu.shared_per_block ? 2 : 1;
+    // One stage where many blocks share a multiprocessor, so that one computes while another fetches, or
+    // where two do not fit.
+    const bool ahead = alone || padded_keys == kPairedKeys;
+    plan.stages = ahead && scan(true, 2).shared_bytes <= gpu.shared_per_block ? 2 : 1;
   }
   plan.scan = scan(pass == Pass::kForward, plan.stages);
   plan.records_at = reserve(value_units * layout.record_bytes());

@@ -1,6 +1,9 @@
 #include "linescan/files/atomic_write.h"
 
 #include <fcntl.h>
+#include <linux/magic.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -62,18 +65,60 @@ fs::path folder_of(const fs::path& path) {
   return path.has_parent_path() ? path.parent_path() : fs::path(".");
 }
 
+// In /proc a link stands for what a process has open: /dev/stdout leads there.
+bool is_open_file(const fs::path& link) {
+  struct statfs system = {};
+  return ::statfs(folder_of(link).c_str(), &system) == 0 && system.f_type == PROC_SUPER_MAGIC;
+}
+
+// What a name leads to by way of symbolic links.
+struct Target {
+  fs::path path;
+  bool replaceable = true;  // else it can only be written to
+};
+
+Target target_of(const fs::path& path) {
+  struct stat status = {};
+  if (::stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode)) {
+    if (!S_ISDIR(status.st_mode)) return {path, false};
+    errno = EISDIR;
+    fail("write", path);
+  }
+  constexpr int kMostLinks = 40;  // as many as Linux follows
+  Target target{path};
+  for (int links = 0; links < kMostLinks; ++links) {
+    std::error_code error;
+    const fs::path next = fs::read_symlink(target.path, error);
+    if (error) return target;  // no link, or not there yet
+    if (is_open_file(target.path)) return {path, false};
+    target.path = folder_of(target.path) / next;
+  }
+  errno = ELOOP;
+  fail("write", path);
+}
+
+// No flush: devices and pipes know none. Behind what is there already, if it is a file that is open.
+void write_through(const fs::path& path, std::span<const ByteSpan> parts) {
+  FileDescriptor file(::open(path.c_str(), O_WRONLY | O_APPEND | O_NOCTTY | O_CLOEXEC));
+  if (!file) fail("write", path);
+  for (const ByteSpan part : parts) write_all(file.get(), part, path);
+  if (!file.close()) fail("write", path);
+}
+
 }  // namespace
 
 void write_file_atomically(const fs::path& path, std::span<const ByteSpan> parts) {
-  TemporaryName temporary(path);
+  const Target target = target_of(path);
+  if (!target.replaceable) return write_through(path, parts);
+  TemporaryName temporary(target.path);
   FileDescriptor file(
       ::open(temporary.path().c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
   if (!file) fail("write", path);
   for (const ByteSpan part : parts) write_all(file.get(), part, path);
   if (::fsync(file.get()) != 0) fail("write", path);
   if (!file.close()) fail("write", path);
-  temporary.rename_to(path);
-  fsync_directory(folder_of(path));
+  temporary.rename_to(target.path);
+  fsync_directory(folder_of(target.path));
 }
 
 void write_file_atomically(const fs::path& path, ByteSpan bytes) {

@@ -3,6 +3,9 @@
 //
 // Every failure is an IoError naming the path and the system's reason; the old file is untouched
 // then and the temporary one is removed. A process killed midway leaves `name.tmp-<pid>-<n>`.
+//
+// A symbolic link stays, the file that it leads to is replaced. A device, a pipe and an open file
+// (/dev/null, /dev/stdout) cannot be replaced: they are written to, and promise no wholeness.
 #pragma once
 
 #include <filesystem>

@@ -1,12 +1,15 @@
 #include "linescan/files/atomic_write.h"
 
+#include <fcntl.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 
 #include <array>
 #include <csignal>
 
+#include "linescan/files/file_descriptor.h"
 #include "tests/files/support.h"
 
 namespace linescan::test {
@@ -65,6 +68,69 @@ TEST(AtomicWrite, MissingFolderAndFolderInTheWay) {
   expect_error<IoError>([&] { write_file_atomically(folder / "taken", "text"); },
                         {(folder / "taken").string(), "Is a directory"});
   EXPECT_EQ(listing(folder.path()), std::vector<std::string>{"taken"});
+}
+
+TEST(AtomicWrite, FollowsLinksToTheFile) {
+  const TemporaryFolder folder;
+  fs::create_directory(folder / "kept");
+  fs::create_symlink(fs::path("kept") / "x", folder / "near");
+  fs::create_symlink(folder / "near", folder / "far");
+  write_file_atomically(folder / "far", "to a file that is not there yet");
+  write_file_atomically(folder / "near", "new");
+  EXPECT_EQ(slurp(folder / "kept" / "x"), "new");
+  EXPECT_TRUE(fs::is_symlink(folder / "near"));
+  EXPECT_TRUE(fs::is_symlink(folder / "far"));
+  EXPECT_EQ(listing(folder / "kept"), std::vector<std::string>{"x"});
+  EXPECT_EQ(listing(folder.path()).size(), 3u);
+
+  fs::create_symlink("round", folder / "round");
+  expect_error<IoError>([&] { write_file_atomically(folder / "round", "text"); },
+                        {"cannot write", (folder / "round").string(), "Too many levels"});
+  fs::create_symlink("kept", folder / "taken");
+  expect_error<IoError>([&] { write_file_atomically(folder / "taken", "text"); },
+                        {(folder / "taken").string(), "Is a directory"});
+}
+
+TEST(AtomicWrite, WritesIntoAPipe) {
+  const TemporaryFolder folder;
+  ASSERT_EQ(::mkfifo((folder / "pipe").c_str(), 0600), 0);
+  // Both ends at once, so that neither this nor the write waits for the other.
+  const FileDescriptor pipe(::open((folder / "pipe").c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC));
+  ASSERT_TRUE(pipe);
+  fs::create_symlink("pipe", folder / "link");
+  write_file_atomically(folder / "pipe", "one ");
+  write_file_atomically(folder / "link", "two");
+  std::array<char, 16> got{};
+  EXPECT_EQ(::read(pipe.get(), got.data(), got.size()), 7);
+  EXPECT_STREQ(got.data(), "one two");
+  EXPECT_TRUE(fs::is_fifo(folder / "pipe"));
+  EXPECT_EQ(listing(folder.path()).size(), 2u);
+}
+
+// As /dev/stdout: what the process has written there itself must stay.
+TEST(AtomicWrite, AddsToAFileThatIsOpen) {
+  const TemporaryFolder folder;
+  spill(folder / "x", "tables, ");
+  const FileDescriptor open(::open((folder / "x").c_str(), O_WRONLY | O_CLOEXEC));
+  ASSERT_TRUE(open);
+  write_file_atomically("/proc/self/fd/" + std::to_string(open.get()), "page");
+  EXPECT_EQ(slurp(folder / "x"), "tables, page");
+  EXPECT_EQ(listing(folder.path()), std::vector<std::string>{"x"});
+}
+
+// A device of its own: a fault here must not cost the machine's.
+TEST(AtomicWrite, FullDeviceStaysADevice) {
+  const TemporaryFolder folder;
+  const fs::path full = folder / "full";
+  constexpr int kMemoryDevices = 1, kFull = 7;
+  if (::mknod(full.c_str(), S_IFCHR | 0600, makedev(kMemoryDevices, kFull)) != 0)
+    GTEST_SKIP() << "no right to make a device";
+  if (const FileDescriptor device(::open(full.c_str(), O_WRONLY | O_CLOEXEC)); !device)
+    GTEST_SKIP() << "no right to open a device here";
+  expect_error<IoError>([&] { write_file_atomically(full, "text"); },
+                        {"cannot write", full.string(), "No space left on device"});
+  EXPECT_TRUE(fs::is_character_file(full));
+  EXPECT_EQ(listing(folder.path()), std::vector<std::string>{"full"});
 }
 
 // A file size limit fails in write() halfway, like a full disk, and needs no special rights.

@@ -7,6 +7,10 @@
 #include <new>
 #include <stdexcept>
 
+#if __has_include(<dnnl.hpp>)
+#include <dnnl.hpp>
+#endif
+
 namespace linescan {
 namespace {
 
@@ -23,6 +27,13 @@ TEST(OutOfMemory, IsKnownFromWhateverSaysSo) {
     EXPECT_TRUE(is_out_of_memory(error)) << error.what();
   }
 }
+
+#if __has_include(<dnnl.hpp>)
+TEST(OutOfMemory, IsOneOfManyReasonsForWhichOneDnnMakesNoPrimitive) {
+  EXPECT_TRUE(is_out_of_memory(dnnl::error(dnnl_out_of_memory, "could not create a primitive")));
+  EXPECT_FALSE(is_out_of_memory(dnnl::error(dnnl_unimplemented, "could not create a primitive")));
+}
+#endif
 
 }  // namespace
 }  // namespace linescan

@@ -82,11 +82,13 @@ std::string hang_report(const Hang& hang, const HangContext& context) {
       "\n"
       "What to do: the stacks below say where the threads are. Threads in a wait for the device\n"
       "and a queue that is not empty: a kernel does not end, the operator above is the first\n"
-      "suspect. A thread in read, poll or a lock: data, another process or a deadlock.\n"
-      "'linescan doctor --run' with this folder finds the module; 'linescan train --resume' goes "
-      "on\n"
-      "from the checkpoint.\n\n";
-  return text + to_string(thread_stacks());
+      "suspect. A thread in read, poll or a lock: data, another process or a deadlock.\n";
+  if (!context.run.empty())
+    text += fmt::format(
+        "'linescan doctor --run {0}' finds the module;\n"
+        "'linescan train --run {0} --resume' goes on from the checkpoint.\n",
+        context.run.string());
+  return text + '\n' + to_string(thread_stacks());
 }
 
 }  // namespace linescan

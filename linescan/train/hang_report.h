@@ -16,6 +16,7 @@ struct HangContext {
   // State of the GPU's queue and memory in a line; empty function: no GPU is used. Asked in a thread of
   // its own, because a driver that stands still may not answer either.
   std::function<std::string()> gpu = {};
+  std::filesystem::path run = {};  // a folder that doctor and --resume take; empty: there is none
 };
 
 // "step 12 has been at work for 31.0 s, the limit is 30.0 s; module layers.0.blocks.1.op, operator ss2d"

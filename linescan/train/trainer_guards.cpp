@@ -32,7 +32,9 @@ void Trainer::report_hang(const Hang& hang) const {
   std::replace(name.begin(), name.end(), ' ', '-');
   try {
     const fs::path report = run_ / ("hang-" + name + ".txt");
-    write_file_atomically(report, hang_report(hang, {find_checkpoint(run_, "last"), gpu_probe_}));
+    const fs::path run = fs::exists(run_ / "config.toml") ? run_ : fs::path();
+    write_file_atomically(report,
+                          hang_report(hang, {find_checkpoint(run_, "last"), gpu_probe_, run}));
     notice.report = report;
   } catch (const Error&) {  // a full disk may be the reason of the hang
   }

@@ -98,6 +98,7 @@ TEST_F(Guards, AHangIsReportedWithEverythingThatIsKnownAndTheRunMayGoOn) {
         "its plan        ss2d forward on the CPU", "GPU             not used", "MB in use",
         "last step       step 3: loss ", "checkpoints/step-0", "watchdog", "pthread_cond"})
     EXPECT_HAS(report, words);
+  EXPECT_HAS(report, "'linescan doctor --run " + run_.string() + "' finds the module");
   EXPECT_HAS(said_, "step 4 has gone on after 0.");
 }
 

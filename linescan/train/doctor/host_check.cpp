@@ -61,7 +61,8 @@ Finding check_host(const Patient& patient) {
     return {
         "host", Grade::kFail,
         fmt::format("a checkpoint of {:.1f} MB cannot be written: {}", megabytes(bytes), refusal),
-        "Make room, name another folder with --run, or keep fewer checkpoints (--set keep=1)."};
+        "Make room, name another folder with --folder (of 'linescan train': --run), or keep fewer "
+        "checkpoints (--set keep=1)."};
   const double step = seconds_a_step(patient), batch = patient.seconds_a_batch();
   const double waiting = batch / (batch + step);
   const int64_t files = open_files(), most_files = open_file_limit();

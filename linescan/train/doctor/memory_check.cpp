@@ -14,9 +14,10 @@
 namespace linescan {
 namespace {
 
-constexpr std::size_t kWarmUp = 2;       // steps in which libraries allocate what they keep
-constexpr double kTornShare = 0.5;       // of what was reserved
-constexpr int64_t kLeastTorn = 1 << 30;  // bytes that are worth a word
+constexpr std::size_t kWarmUp = 2;            // steps in which libraries allocate what they keep
+constexpr std::size_t kFewest = kWarmUp + 2;  // steps that growth shows in
+constexpr double kTornShare = 0.5;            // of what was reserved
+constexpr int64_t kLeastTorn = 1 << 30;       // bytes that are worth a word
 
 // Bytes of tensors on the CPU that this thread has made and not given back, to the byte.
 class LiveBytes : public c10::MemoryReportingInfoBase {
@@ -73,9 +74,13 @@ Finding check_memory(const Patient& patient) {
       "MB reserved are free",
       after.size(), megabytes(after.back()), megabytes(resident_memory()), megabytes(tear.free),
       megabytes(tear.reserved));
-  if (after.size() <= kWarmUp + 1)
-    return {"memory", Grade::kSkip, measured + "; too few batches to see growth",
-            "Take a smaller --batch for this check."};
+  if (after.size() < kFewest) {
+    const bool few_wanted = patient.wanted_batches() < static_cast<int64_t>(kFewest);
+    return {"memory", Grade::kSkip,
+            fmt::format("{}; too few {} to see growth", measured, few_wanted ? "steps" : "batches"),
+            few_wanted ? fmt::format("Take at least --steps {} for this check.", kFewest)
+                       : "Take a smaller --batch for this check."};
+  }
 
   bool grows = true;
   for (std::size_t i = kWarmUp + 1; i < after.size(); ++i) grows &= after[i] > after[i - 1];

@@ -38,6 +38,7 @@ class Patient {
   const Compute& compute() const { return compute_; }
   const Task& task() const { return task_; }
   const std::vector<ExaminedBatch>& batches() const { return batches_; }
+  int64_t wanted_batches() const { return examination_.steps; }  // the data may have fewer
   const std::filesystem::path& folder() const { return examination_.folder; }
   double seconds_a_batch() const { return seconds_a_batch_; }  // that making one has taken
 

@@ -128,6 +128,24 @@ TEST(Doctor, TensorsThatAreKeptWithoutAGraphAreCounted) {
   expect_finding(checkup, "memory", Grade::kWarn, {"every step keeps 128 bytes"});
 }
 
+TEST(Doctor, GrowthOfMemoryNeedsStepsAndTheirData) {
+  const testing::TemporaryFolder folder;
+  Assignments options = make_plant_data(folder.path());
+  options.emplace_back("threads", "1");
+  DoctorSettings settings = only({"memory"});
+  settings.examination.steps = 3;
+  const Checkup few_steps = examine(options, settings);
+  expect_finding(few_steps, "memory", Grade::kSkip, {"too few steps"});
+  EXPECT_NE(find(few_steps, "memory")->advice.find("--steps 4"), std::string::npos);
+  settings.examination.steps = 4;
+  EXPECT_NE(find(examine(options, settings), "memory")->grade, Grade::kSkip);
+  options.emplace_back("limit_train", "24");  // three batches of eight
+  settings.examination.steps = 6;
+  const Checkup few_data = examine(options, settings);
+  expect_finding(few_data, "memory", Grade::kSkip, {"too few batches"});
+  EXPECT_NE(find(few_data, "memory")->advice.find("--batch"), std::string::npos);
+}
+
 TEST(Doctor, ALossFarAboveGuessingIsAWarning) {
   const auto large = [](const at::Tensor& logits, const at::Tensor& labels) {
     return 10 * at::cross_entropy_loss(logits, labels);
@@ -253,6 +271,13 @@ TEST(Plant, ADetachedParameter) {
   expect_finding(checkup, "training", Grade::kFail,
                  {"get no gradient: patch_embed.", "exit code 1"});
   expect_finding(checkup, "reach", Grade::kFail, {"receive no gradient: patch_embed."});
+  const nlohmann::json told = to_json(checkup)["checks"];
+  const Finding& reach = *find(checkup, "reach");
+  ASSERT_FALSE(reach.parameters.empty());
+  EXPECT_TRUE(reach.measured.starts_with(fmt::format("{} of ", reach.parameters.size())))
+      << reach.measured;
+  EXPECT_EQ(told.back()["parameters"], reach.parameters);
+  EXPECT_FALSE(told.front().contains("parameters"));
 }
 
 TEST(Plant, AGraphThatIsKeptAlive) {

@@ -75,11 +75,13 @@ std::string to_text(const Checkup& checkup) {
 
 nlohmann::json to_json(const Checkup& checkup) {
   nlohmann::json checks = nlohmann::json::array();
-  for (const Finding& finding : checkup.findings)
+  for (const Finding& finding : checkup.findings) {
     checks.push_back({{"check", finding.check},
                       {"grade", name_of(finding.grade)},
                       {"measured", finding.measured},
                       {"advice", finding.advice}});
+    if (!finding.parameters.empty()) checks.back()["parameters"] = finding.parameters;
+  }
   return {{"failed", checkup.failed()}, {"checks", checks}};
 }
 

@@ -15,8 +15,9 @@ std::string_view name_of(Grade grade);
 struct Finding {
   std::string check;  // "gradients"
   Grade grade = Grade::kPass;
-  std::string measured;     // a sentence
-  std::string advice = {};  // what to do; empty for what has passed
+  std::string measured;                      // a sentence
+  std::string advice = {};                   // what to do; empty for what has passed
+  std::vector<std::string> parameters = {};  // all that it is about, where a sentence names some
 };
 
 struct Checkup {
@@ -28,7 +29,8 @@ struct Checkup {
 // A checklist in 80 columns: grade, check, what was measured; the advice below it.
 std::string to_text(const Checkup& checkup);
 
-// {"failed": bool, "checks": [{"check", "grade", "measured", "advice"}]}
+// {"failed": bool, "checks": [{"check", "grade", "measured", "advice"}]}; a finding about parameters also has
+// "parameters", all of their names.
 nlohmann::json to_json(const Checkup& checkup);
 
 }  // namespace linescan

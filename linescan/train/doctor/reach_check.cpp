@@ -34,13 +34,15 @@ Finding check_reach(const Patient& patient) {
                         name_some(unused)),
             "They keep their initial values. Look for detach() or a NoGradGuard behind them, for a "
             "module that forward() does not call, or freeze them on purpose with "
-            "requires_grad_(false)."};
+            "requires_grad_(false).",
+            unused};
   const std::vector<std::string> zero = with_zero_gradients(*network.module);
   if (!zero.empty())
     return {"reach", Grade::kWarn,
             fmt::format("{} of {} parameters have gradients of nothing but zeros: {}", zero.size(),
                         all, name_some(zero)),
-            "Harmless behind a dropped path; else look for a factor of 0 or dead activations."};
+            "Harmless behind a dropped path; else look for a factor of 0 or dead activations.",
+            zero};
   return {"reach", Grade::kPass, fmt::format("all {} parameters receive a gradient", all)};
 }
 

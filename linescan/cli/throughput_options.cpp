@@ -52,12 +52,24 @@ std::vector<int64_t> numbers_of(const char* name, const std::string& text, int64
   return numbers;
 }
 
+// The file itself where `name` is a link to it.
+std::filesystem::path file_of(const std::string& name) {
+  std::error_code error;
+  const std::filesystem::path file = std::filesystem::weakly_canonical(name, error);
+  return error ? std::filesystem::path(name) : file;
+}
+
 // Refused now rather than after the measurements.
 void expect_writable(const char* name, const std::string& file) {
   if (std::filesystem::is_directory(file))
     throw_error<InvalidArgument>("{} is {}, which is a folder, expected a file to write", name,
                                  file);
-  const std::filesystem::path parent = std::filesystem::path(file).parent_path();
+  if (std::filesystem::is_other(file)) {  // a device or a pipe: it is not replaced
+    if (::access(file.c_str(), W_OK) != 0)
+      throw_error<InvalidArgument>("{} is {}, which cannot be written to", name, file);
+    return;
+  }
+  const std::filesystem::path parent = file_of(file).parent_path();
   const std::string folder = parent.empty() ? "." : parent.string();
   if (!std::filesystem::is_directory(folder))
     throw_error<InvalidArgument>("{} is {}, but there is no folder {}", name, file, folder);
@@ -79,6 +91,10 @@ void check(const ThroughputOptions& options) {
   expect_if_given("--threads", options.threads, 1, 1024);
   if (!options.html.empty()) expect_writable("--html", options.html);
   if (!options.trace.empty()) expect_writable("--trace", options.trace);
+  if (!options.html.empty() && !options.trace.empty() &&
+      file_of(options.html) == file_of(options.trace))
+    throw_error<InvalidArgument>("--html and --trace are both {}, expected two files",
+                                 options.html);
   if (options.json && options.csv)
     throw_error<InvalidArgument>("--json and --csv: standard output holds one of them");
   if (!options.sweep.empty() && (options.sweep[0] != "resolution" || options.sweep.size() != 2))

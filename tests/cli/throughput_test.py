@@ -80,6 +80,13 @@ class Throughput(unittest.TestCase):
             self.assertIn("cannot write /proc/file", done.stderr)
             self.assertEqual(len(json.loads(done.stdout)["measurements"]), 2)
 
+    def test_a_page_goes_to_a_pipe_and_nowhere_too(self):
+        done = run(*SMALL, "--csv", "--html", "/dev/stdout", "--trace", "/dev/null")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertTrue(done.stdout.startswith("section,"))
+        self.assertTrue(done.stdout.rstrip().endswith("</html>"))
+        self.assertTrue(pathlib.Path("/dev/null").is_char_device())
+
     def test_csv_has_one_line_a_measurement(self):
         done = run(*SMALL, "--csv", "--sweep", "resolution", "16")
         self.assertEqual(done.returncode, 0, done.stderr)
@@ -124,6 +131,7 @@ class Throughput(unittest.TestCase):
         self.assert_refused("ssm_ratio is 0", *endless, "--set", "ssm_ratio=0", "--scan-modes")
         for precisions in ["fp16,fp32", "fp32,tf32"]:
             self.assert_refused("on the CPU there are", *endless, "--precision", precisions)
+        self.assert_refused("expected two files", *endless, "--html", "both", "--trace", "./both")
         for option in ["--html", "--trace"]:
             self.assert_refused("nowhere", *endless, option, "nowhere/file")
             self.assert_refused("the name of a file", *endless, option, "")

@@ -10,6 +10,8 @@ namespace linescan::lab {
 
 struct Breakdown {
   std::array<double, kCategories> seconds{};  // by Category; they add up to the whole
+  // Images of that step, and as many as were asked for: recording takes memory too.
+  int64_t batch = 0, asked_batch = 0;
 
   double total() const;
   double share(Category category) const;

@@ -56,16 +56,20 @@ std::vector<Table> ladder_tables(const Findings& findings) {
       {"step", "M params", "inference", "x", "training", "x", "paper inf", "x", "paper train", "x"},
       {},
       {}};
+  std::vector<Measurement> all;
   for (const RungResult& result : findings.ladder) {
     const Rung& rung = result.rung;
     rates.rows.push_back(
-        {rung.step, fmt::format("{:.2f}", result.parameters / 1e6), rate(result.inference),
-         speedup(result.inference, first.inference), rate(result.training),
+        {rung.step, fmt::format("{:.2f}", result.parameters / 1e6), marked_rate(result.inference),
+         speedup(result.inference, first.inference), marked_rate(result.training),
          speedup(result.training, first.training), paper(rung.paper_inference),
          speedup(rung.paper_inference, first.rung.paper_inference), paper(rung.paper_training),
          speedup(rung.paper_training, first.rung.paper_training)});
     rates.notes.push_back(fmt::format("{}: {}.", rung.step, rung.change));
+    all.insert(all.end(), {result.inference, result.training});
   }
+  const std::vector<std::string> notes = notes_on_spread(all);
+  rates.notes.insert(rates.notes.end(), notes.begin(), notes.end());
   return {rates};
 }
 

@@ -2,9 +2,17 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
 namespace linescan::lab {
+namespace {
+
+bool is_noisy(const Measurement& measurement) {
+  return measurement.fitted() && measurement.timed.seconds.variation() > kMostVariation;
+}
+
+}  // namespace
 
 std::string figure(double value) {
   if (!std::isfinite(value)) return "-";
@@ -22,6 +30,27 @@ std::string kib(int64_t bytes) { return fmt::format("{:.1f}", static_cast<double
 
 std::string rate(const Measurement& measurement) {
   return measurement.fitted() ? figure(measurement.images_per_second()) : kNoMemory;
+}
+
+std::string spread(const Timed& timed) {
+  return timed.seconds.count > 1 ? percent(timed.seconds.variation()) : "-";
+}
+
+std::string marked_rate(const Measurement& measurement) {
+  return rate(measurement) + (is_noisy(measurement) ? kNoisy : "");
+}
+
+std::vector<std::string> notes_on_spread(const std::vector<Measurement>& measurements) {
+  std::vector<std::string> notes;
+  if (std::any_of(measurements.begin(), measurements.end(), is_noisy))
+    notes.push_back(
+        fmt::format("{} The times of these steps vary by more than {:.0f} % (deviation over mean): "
+                    "do not rely on the figure.",
+                    kNoisy, 100 * kMostVariation));
+  if (std::any_of(measurements.begin(), measurements.end(),
+                  [](const Measurement& m) { return m.fitted() && m.timed.seconds.count == 1; }))
+    notes.emplace_back("One step each: how much they vary is not known.");
+  return notes;
 }
 
 }  // namespace linescan::lab

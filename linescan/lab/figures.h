@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "linescan/lab/measurement.h"
 
@@ -23,5 +24,19 @@ inline constexpr const char* kNoMemory = "no memory";
 
 // Images a second, or kNoMemory where not even one image fitted.
 std::string rate(const Measurement& measurement);
+
+// The coefficient of variation in percent; "-" for what a single value does not tell.
+std::string spread(const Timed& timed);
+
+// Beyond it a median is no figure that others should believe.
+inline constexpr double kMostVariation = 0.2;
+inline constexpr const char* kNoisy = "~";  // stands behind such a figure
+
+// The rate with its mark, if it deserves one.
+std::string marked_rate(const Measurement& measurement);
+
+// What has to be known about the spread of such figures: a sentence that explains the mark, if one of
+// them has it, and one if there are single steps.
+std::vector<std::string> notes_on_spread(const std::vector<Measurement>& measurements);
 
 }  // namespace linescan::lab

@@ -38,7 +38,7 @@ struct Findings {
 std::vector<Table> throughput_tables(const Findings& findings);  // rates, and times of a step
 std::vector<Table> breakdown_tables(const Findings& findings);
 std::vector<Table> sweep_tables(const Findings& findings);
-std::vector<Table> ladder_tables(const Findings& findings);
+std::vector<Table> ladder_tables(const Findings& findings);  // its first notes: a step's news each
 std::vector<Table> mode_tables(const Findings& findings);
 std::vector<Table> states_tables(const Findings& findings);
 

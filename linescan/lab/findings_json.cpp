@@ -102,8 +102,11 @@ json to_json(const Findings& findings) {
   for (const Measurement& m : findings.measurements)
     peaks[std::string(linescan::name_of(m.precision))] = m.products_per_second;
   document["peak_flop_per_s"] = peaks;
-  for (const StepBreakdown& step : findings.breakdowns)
-    document["breakdown"][std::string(name_of(step.kind))] = to_json(step.breakdown);
+  for (const StepBreakdown& step : findings.breakdowns) {
+    const std::string kind(name_of(step.kind));
+    document["breakdown"][kind] = to_json(step.breakdown);
+    document["breakdown_batch"][kind] = step.breakdown.batch;
+  }
   if (findings.sweep) document["sweep"] = to_json(*findings.sweep, compute);
   for (const RungResult& result : findings.ladder)
     document["ladder"].push_back(to_json(result, compute));

@@ -73,7 +73,7 @@ Breakdown break_down_step(const Bench& bench, const ImageConfig& config, StepKin
   constexpr int kWarmUp = 3, kRecorded = 5;  // of which the one that took the median time counts
   const ImageNetwork network = place_network(config, bench);
   std::vector<Recording> recorded;
-  run_fitting(bench, size, [&](int64_t batch) {
+  const int64_t fitting = run_fitting(bench, size, [&](int64_t batch) {
     Step step(network, config, bench.compute, kind, batch, size);
     for (int i = 0; i < kWarmUp; ++i) {
       step.prepare();
@@ -88,11 +88,13 @@ Breakdown break_down_step(const Bench& bench, const ImageConfig& config, StepKin
     const double pause = bench.compute.on_gpu() ? pause_for(record(0)) : 0;
     for (int i = 0; i < kRecorded; ++i) recorded.push_back(record(pause));
   });
-  if (recorded.empty()) return {};  // not even one image fits the memory
+  if (fitting == 0) return {};  // whatever was recorded of one image before memory ran out
   const auto middle = recorded.begin() + static_cast<std::ptrdiff_t>(recorded.size() / 2);
   std::nth_element(recorded.begin(), middle, recorded.end(),
                    [](const Recording& a, const Recording& b) { return a.seconds < b.seconds; });
-  const Breakdown result = break_down(*middle);
+  Breakdown result = break_down(*middle);
+  result.batch = fitting;
+  result.asked_batch = bench.protocol.batch;
   if (recording != nullptr) *recording = std::move(*middle);
   return result;
 }

@@ -54,10 +54,12 @@ std::string headline(const Findings& findings) {
   std::string main = "<p class=\"big\">–</p>";
   if (training != findings.measurements.end() && training->fitted())
     main = fmt::format(
-        "<p class=\"big\">{}<span> images/s</span></p><p><b>{}</b> in {}, batch {}, spread ±{}</p>",
+        "<p class=\"big\">{}<span> images/s</span></p><p><b>{}</b> in {}, batch {}, spread {}</p>",
         report::value_text(training->images_per_second()), name_of(training->kind),
         linescan::name_of(training->precision), training->batch,
-        report::percent_text(training->timed.seconds.variation()));
+        training->timed.seconds.count > 1
+            ? "±" + report::percent_text(training->timed.seconds.variation())
+            : "not known");
   return report::masthead(
              "throughput", findings.model,
              fmt::format("{} × {} pixels <i>·</i> {} parameters <i>·</i> {}", findings.size,
@@ -100,7 +102,9 @@ std::string sweep_section(const Findings& findings) {
 std::string ladder_section(const Findings& findings) {
   const std::vector<RungResult>& ladder = findings.ladder;
   const auto over_first = [&](const RungResult& result) {
-    return result.training.images_per_second() / ladder.front().training.images_per_second();
+    const bool both = result.training.fitted() && ladder.front().training.fitted();
+    return both ? result.training.images_per_second() / ladder.front().training.images_per_second()
+                : 0.0;
   };
   double most = 1;
   for (const RungResult& result : ladder) {
@@ -115,7 +119,7 @@ std::string ladder_section(const Findings& findings) {
     rows += fmt::format(
         "<tr><th>{}</th><td>{}</td><td class=\"wide\">{}</td><td>{}</td><td>{}</td></tr>",
         report::escape_html(result.rung.step), report::escape_html(result.rung.change),
-        report::bar(ours / most, paper / most), report::value_text(ours),
+        report::bar(ours / most, paper / most), ours > 0 ? report::value_text(ours) : "–",
         std::isfinite(paper) ? report::value_text(paper) : "–");
   }
   const std::string picture = fmt::format(
@@ -125,7 +129,8 @@ std::string ladder_section(const Findings& findings) {
       "<th>here</th><th>published</th></tr></thead><tbody>{}</tbody></table></div>",
       rows);
   std::vector<Table> tables = ladder_tables(findings);
-  for (Table& table : tables) table.notes.clear();  // the picture has them
+  for (Table& table : tables)  // what is new in a step is in the picture
+    table.notes.erase(table.notes.begin(), table.notes.begin() + std::ssize(ladder));
   return report::section("Acceleration ladder", "", picture + tables_html(tables));
 }
 

@@ -82,11 +82,15 @@ std::string bar_of(const StepBreakdown& step) {
                           name_of(category), report::percent_text(share));
     left += share;
   }
+  const Breakdown& breakdown = step.breakdown;
+  const std::string smaller = breakdown.batch != breakdown.asked_batch
+                                  ? fmt::format(", batch {}", breakdown.batch)
+                                  : std::string();
   return fmt::format(
-      "<figure class=\"share\"><figcaption><h3>{} <small>{} ms</small></h3></figcaption>"
+      "<figure class=\"share\"><figcaption><h3>{} <small>{} ms{}</small></h3></figcaption>"
       "<svg class=\"stack\" role=\"img\" aria-label=\"parts of a step\">{}</svg>"
       "<ul class=\"legend\">{}</ul></figure>",
-      name_of(step.kind), report::value_text(step.breakdown.total() * 1e3), bars, legend);
+      name_of(step.kind), report::value_text(step.breakdown.total() * 1e3), smaller, bars, legend);
 }
 
 }  // namespace linescan::lab

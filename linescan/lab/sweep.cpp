@@ -46,13 +46,18 @@ Sweep sweep_resolutions(const Bench& bench, const std::string& name, const VMamb
             .push_back(std::move(measured));
       }
     }
+  constexpr int kFewest = 3;  // that a coefficient of variation says something about
+  const bool told = bench.protocol.repetitions >= kFewest;
   const Curve& ours = sweep.curves.front();
   for (std::size_t i = 1; i < sweep.curves.size(); ++i) {
     const Curve& theirs = sweep.curves[i];
     for (const auto member : {&Curve::training, &Curve::inference})
       sweep.findings.push_back(fmt::format(
           "{}: {}.", member == &Curve::training ? "training" : "inference",
-          describe_crossings(rate_points(ours.*member, theirs.*member), name, theirs.label)));
+          told ? describe_crossings(rate_points(ours.*member, theirs.*member), name, theirs.label)
+               : fmt::format("no lead or crossing of {} and {} can be told from fewer than {} "
+                             "repetitions",
+                             name, theirs.label, kFewest)));
   }
   return sweep;
 }

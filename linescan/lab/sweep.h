@@ -20,7 +20,8 @@ struct Curve {
 struct Sweep {
   std::vector<int64_t> sizes;         // rising
   std::vector<Curve> curves;          // ours first
-  std::vector<std::string> findings;  // where the lead changes, a sentence a rival and step
+  std::vector<std::string> findings;  // where the lead changes, a sentence a rival and step; not
+                                      // told from fewer than three repetitions
 };
 
 // `sizes` in any order, `rivals` without repetition. Throws InvalidArgument if there are no sizes, or one

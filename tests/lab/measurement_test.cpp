@@ -101,6 +101,21 @@ TEST(Sweep, MeasuresEveryNetworkAtEverySize) {
       InvalidArgument);
 }
 
+// Even at sizes where one is several times as fast: a single step has no spread at all.
+TEST(Sweep, TellsNoLeadFromFewSteps) {
+  Bench bench = small_bench();
+  bench.protocol.repetitions = 2;
+  const Sweep sweep =
+      sweep_resolutions(bench, "ours", small_config(), {16, 24}, {PlainKind::kAttention});
+  ASSERT_EQ(sweep.findings.size(), 2u);
+  for (const std::string& sentence : sweep.findings)
+    EXPECT_NE(sentence.find("can be told from fewer than 3 repetitions"), std::string::npos);
+  bench.protocol.repetitions = 3;
+  for (const std::string& sentence :
+       sweep_resolutions(bench, "ours", small_config(), {16, 24}, {PlainKind::kAttention}).findings)
+    EXPECT_EQ(sentence.find("repetitions"), std::string::npos) << sentence;
+}
+
 // The numbers of parameters that the publication's steps have.
 TEST(Ladder, StepsAreTheAuthorsNetworks) {
   const std::vector<Rung> rungs = acceleration_ladder(named_model("vmamba_tiny_s1l8"));
@@ -244,7 +259,12 @@ TEST(Findings, SayWhatDidNotFitTheMemory) {
     EXPECT_LE(line.size(), 80u) << line;
     told += line.find(kNoMemory) != std::string::npos;
   }
-  EXPECT_EQ(told, 3);  // the model's training is the third
+  EXPECT_EQ(told, 4);  // the model's training has a rate and times
+  const std::vector<Table> model = throughput_tables(findings);
+  EXPECT_EQ(model[0].rows[1], (std::vector<std::string>{"training", "fp32", "-", kNoMemory, "-",
+                                                        "-", "-", "-", "-"}));
+  EXPECT_EQ(model[0].notes.at(1), "training in fp32: not even one image fits the memory.");
+  for (std::size_t i = 3; i < model[1].rows[1].size(); ++i) EXPECT_EQ(model[1].rows[1][i], "-");
 
   const std::string csv = to_csv(findings);
   EXPECT_NE(csv.find("\nscan modes,cross,training,fp32,16,0,,,,,,,,,,,\n"), std::string::npos);
@@ -263,6 +283,61 @@ TEST(Findings, SayWhatDidNotFitTheMemory) {
   const std::string page = page_of(findings);
   EXPECT_NE(page.find(kNoMemory), std::string::npos);
   EXPECT_EQ(page.find("nan"), std::string::npos);
+}
+
+TEST(Findings, NameTheBatchOfABreakdownThatIsSmallerThanTheTables) {
+  Findings findings;
+  Breakdown breakdown;
+  breakdown.seconds[0] = 1e-3;
+  breakdown.batch = breakdown.asked_batch = 1024;
+  findings.breakdowns = {{StepKind::kInference, breakdown}};
+  EXPECT_EQ(breakdown_tables(findings)[0].title, "Breakdown of a step");
+  EXPECT_EQ(page_of(findings).find("batch 512"), std::string::npos);
+  breakdown.batch = 512;
+  findings.breakdowns.push_back({StepKind::kTraining, breakdown});
+  findings.breakdowns.push_back({StepKind::kTrainingWithUpdate, breakdown});
+  EXPECT_EQ(breakdown_tables(findings)[0].title,
+            "Breakdown of a step (batch: training 512, training with update 512)");
+  EXPECT_NE(page_of(findings).find("ms, batch 512<"), std::string::npos);
+  EXPECT_EQ(
+      to_json(findings)["breakdown_batch"],
+      nlohmann::json({{"inference", 1024}, {"training", 512}, {"training with update", 512}}));
+}
+
+Measurement measured_with(std::vector<double> seconds) {
+  Measurement measurement;
+  measurement.batch = measurement.asked_batch = 1;
+  measurement.timed.seconds = summarise(std::move(seconds));
+  return measurement;
+}
+
+TEST(Findings, MarkRatesThatVaryTooMuch) {
+  const Measurement steady = measured_with({1, 1.1, 1.05}), noisy = measured_with({1, 2, 1}),
+                    single = measured_with({1});
+  EXPECT_EQ(marked_rate(steady), "0.952");
+  EXPECT_EQ(marked_rate(noisy), "1.000~");
+  EXPECT_EQ(spread(steady.timed), "4.8");
+  EXPECT_EQ(spread(noisy.timed), "43.3");
+  EXPECT_EQ(spread(single.timed), "-");
+  EXPECT_TRUE(notes_on_spread({steady, Measurement()}).empty());
+  ASSERT_EQ(notes_on_spread({steady, noisy}).size(), 1u);
+  EXPECT_TRUE(notes_on_spread({steady, noisy})[0].starts_with("~ "));
+  EXPECT_EQ(notes_on_spread({noisy, single}).size(), 2u);
+
+  Findings findings;
+  findings.sweep = {.sizes = {16}, .curves = {{"ours", 1, {noisy}, {steady}}}, .findings = {}};
+  const std::vector<Table> sweep = sweep_tables(findings);
+  EXPECT_EQ(sweep[0].rows[0], (std::vector<std::string>{"16", "1.000~", "43.3"}));
+  EXPECT_TRUE(sweep[0].notes[0].starts_with("~ "));
+  EXPECT_TRUE(sweep[1].notes.empty());
+  RungResult rung;
+  rung.rung.change = "news";
+  rung.inference = noisy;
+  findings.ladder = {rung};
+  const Table ladder = ladder_tables(findings)[0];
+  EXPECT_EQ(ladder.rows[0][2], "1.000~");
+  EXPECT_TRUE(ladder.notes.at(1).starts_with("~ "));
+  EXPECT_NE(page_of(findings).find("do not rely on the figure"), std::string::npos);
 }
 
 TEST(Page, IsOneFileThatFetchesNothing) {

@@ -52,10 +52,11 @@ std::vector<int64_t> numbers_of(const char* name, const std::string& text, int64
   return numbers;
 }
 
-// The file itself where `name` is a link to it.
+// The whole path, of the file itself where `name` is a link to it.
 std::filesystem::path file_of(const std::string& name) {
   std::error_code error;
-  const std::filesystem::path file = std::filesystem::weakly_canonical(name, error);
+  const std::filesystem::path file =
+      std::filesystem::weakly_canonical(std::filesystem::absolute(name), error);
   return error ? std::filesystem::path(name) : file;
 }
 

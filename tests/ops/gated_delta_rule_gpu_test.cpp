@@ -314,6 +314,39 @@ const Case kWarpGroupCases[] = {
 INSTANTIATE_TEST_SUITE_P(WarpGroups, GatedDeltaRuleGpu, ::testing::ValuesIn(kWarpGroupCases));
 INSTANTIATE_TEST_SUITE_P(WarpGroups, GatedDeltaRuleAmpereGpu, ::testing::ValuesIn(kWarpGroupCases));
 
+// Outputs by two warp groups that share the keys.
+INSTANTIATE_TEST_SUITE_P(Pairs, GatedDeltaRuleGpu,
+                         ::testing::Values(Case{.batch = 1,
+                                                .length = 200,
+                                                .heads = 1,
+                                                .value_heads = 2,
+                                                .K = 256,
+                                                .V = 72,
+                                                .dtype = kBf16,
+                                                .initial = true},
+                                           Case{.batch = 1,
+                                                .length = 70,
+                                                .heads = 1,
+                                                .value_heads = 1,
+                                                .K = 130,
+                                                .V = 136,
+                                                .dtype = kFp16,
+                                                .initial = true,
+                                                .v_first = true,
+                                                .gate = true,
+                                                .misalign = 1},
+                                           Case{.batch = 1,
+                                                .length = 270,
+                                                .heads = 1,
+                                                .value_heads = 1,
+                                                .K = 200,
+                                                .V = 40,
+                                                .dtype = kBf16,
+                                                .bounds = {3, 3, 4, 67, 67, 131, 265},
+                                                .reverse = true,
+                                                .initial = true,
+                                                .gate = true}));
+
 const Case kSequenceCases[] = {
     Case{.batch = 3, .length = 70, .heads = 2, .value_heads = 2, .K = 32, .V = 32, .dtype = kBf16},
     Case{.batch = 5, .length = 1, .heads = 1, .value_heads = 1, .K = 1, .V = 1, .dtype = kBf16},
@@ -560,15 +593,23 @@ TEST(GatedDeltaRuleGpuOperator, StepsAdvanceTheirSlots) {
 // Blocks that go round, as beyond the largest grid; no gradient of o.
 TEST(GatedDeltaRuleGpuOperator, BlocksTakeSeveralItems) {
   if (!have_gpu()) GTEST_SKIP() << "no GPU: " << why_no_gpu();
-  for (const Case& c :
-       {Case{.length = 40, .mode = Mode::kChunk, .initial = true}, Case{.length = 70,
-                                                                   .heads = 1,
-                                                                   .value_heads = 2,
-                                                                   .K = 64,
-                                                                   .V = 72,
-                                                                   .dtype = kBf16,
-                                                                   .mode = Mode::kChunk,
-                                                                   .initial = true}})
+  for (const Case& c : {Case{.length = 40, .mode = Mode::kChunk, .initial = true},
+                        Case{.length = 70,
+                        .heads = 1,
+                        .value_heads = 2,
+                        .K = 160,
+                        .V = 72,
+                        .dtype = kBf16,
+                        .mode = Mode::kChunk,
+                        .initial = true},
+                        Case{.length = 70,
+                        .heads = 1,
+                        .value_heads = 2,
+                        .K = 64,
+                        .V = 72,
+                        .dtype = kBf16,
+                        .mode = Mode::kChunk,
+                        .initial = true}})
     for (const bool upstream : {true, false}) {
       GatedDeltaRuleSample sample(c);
       if (!upstream) std::memset(sample.go.memory().data(), 0, sample.go.memory().size());
@@ -621,6 +662,13 @@ TEST(GatedDeltaRuleGpuPlan, FillsTheDevice) {
       EXPECT_LE(plan(size, false, Pass::kBackward, gpu).reverse_scan.block, 256) << K << ' ' << V;
     }
   GatedDeltaRuleSize large = few;
+  GatedDeltaRuleSize wide = few;
+  wide.K = 256;
+  wide.V = 512;
+  EXPECT_TRUE(plan(wide, false, Pass::kForward, find_gpu("h100")).warp_groups);
+  EXPECT_EQ(plan(wide, false, Pass::kForward, find_gpu("h100")).chunk, 64);
+  EXPECT_FALSE(plan(wide, false, Pass::kBackward, find_gpu("h100")).warp_groups);
+  EXPECT_FALSE(plan(wide, false, Pass::kForward, gpu).warp_groups);
   large.K = 512;
   large.dtype = DType::kFloat32;
   EXPECT_THROW(plan(large, false, Pass::kBackward, find_gpu("rtx4090")), Unsupported);

@@ -53,10 +53,10 @@ __global__ void __launch_bounds__(1024)
   }
 }
 
-template <typename T, int kKeys>
+template <class Sizes>
 struct RecordsBytes {
-  static constexpr int64_t value = DeltaSizes<T, kKeys>::kLayout.records_bytes();
-  static constexpr int64_t decays = DeltaSizes<T, kKeys>::kLayout.decays_bytes();
+  static constexpr int64_t value = Sizes::kLayout.records_bytes();
+  static constexpr int64_t decays = Sizes::kLayout.decays_bytes();
 };
 
 // factors <- 1 / |row| of a tile, or 1; two threads a row.
@@ -149,13 +149,13 @@ __device__ __forceinline__ void merge_blocks(float* L, float* inverse) {
   __syncthreads();
 }
 
-template <typename T, int kKeys>
-__global__ void __launch_bounds__(2 * DeltaSizes<T, kKeys>::kChunk, 4)
+template <typename T, int kKeys, bool kPair>
+__global__ void __launch_bounds__(2 * DeltaSizes<T, kKeys, kPair>::kChunk, 4)
     records_kernel(RecordArgs<T> args) {
-  using Sizes = DeltaSizes<T, kKeys>;
+  using Sizes = DeltaSizes<T, kKeys, kPair>;
   constexpr int kChunk = Sizes::kChunk, kStride = Sizes::kStride, kSquare = Sizes::kSquare;
-  constexpr int64_t kBytes = RecordsBytes<T, kKeys>::value;
-  static_assert(sizeof(DeltaDecays<kChunk>) == RecordsBytes<T, kKeys>::decays);
+  constexpr int64_t kBytes = RecordsBytes<Sizes>::value;
+  static_assert(sizeof(DeltaDecays<kChunk>) == RecordsBytes<Sizes>::decays);
   const DeltaInputs<T>& in = args.in;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, first = 16 * warp + lane / 4;
   T* const k_tile = reinterpret_cast<T*>(shared_memory());
@@ -351,8 +351,12 @@ void launch_delta_records(const GatedDeltaRuleProblem& p, const GatedDeltaRuleGp
   dispatch_delta(p.q.dtype, plan.padded_keys, [&]<typename T, int kKeys>() {
     const RecordArgs<T> args = {delta_inputs<T>(p), delta_sequences(p, workspace),
                                 workspace + plan.records_at, plan.chunks};
-    launch("gated_delta_rule, records", records_kernel<T, kKeys>, shape_of(plan.records), stream,
-           args);
+    if constexpr (sizeof(T) == 2 && kKeys == DeltaLayout::kPairKeys)
+      if (plan.warp_groups)
+        return launch("gated_delta_rule, records", records_kernel<T, kKeys, true>,
+                      shape_of(plan.records), stream, args);
+    launch("gated_delta_rule, records", records_kernel<T, kKeys, false>, shape_of(plan.records),
+           stream, args);
   });
 }
 

@@ -128,9 +128,12 @@ void launch_delta_scan(const GatedDeltaRuleProblem& p, const GatedDeltaRuleGpuPl
                              p.o && rows_are_vectors(p.o),
                              reinterpret_cast<T*>(workspace + plan.states_at),
                              reinterpret_cast<T*>(workspace + plan.corrections_at)};
-    if constexpr (sizeof(T) == 2)
+    if constexpr (sizeof(T) == 2) {
+      if (plan.warp_groups && kKeys == DeltaLayout::kPairKeys)
+        return launch_delta_group_pair_scan(args, shape_of(plan.scan), stream);
       if (plan.warp_groups)
         return launch_delta_group_scan(args, outputs, kKeys, shape_of(plan.scan), stream);
+    }
     launch("gated_delta_rule, scan",
            outputs ? scan_kernel<T, kKeys, true> : scan_kernel<T, kKeys, false>,
            shape_of(plan.scan), stream, args);

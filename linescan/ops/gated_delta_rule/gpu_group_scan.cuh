@@ -14,8 +14,8 @@ inline constexpr int kGroup = DeltaLayout::kGroupScanThreads / 2;
 
 // A chunk in shared memory. kOutputs: with q and P.
 template <typename T, int kKeys, bool kOutputs>
-struct GroupScanTiles : DeltaSizes<T, kKeys> {
-  using Sizes = DeltaSizes<T, kKeys>;
+struct GroupScanTiles : DeltaSizes<T, kKeys, kKeys == DeltaLayout::kPairKeys> {
+  using Sizes = DeltaSizes<T, kKeys, kKeys == DeltaLayout::kPairKeys>;
   using Sizes::kChunk, Sizes::kLayout;
   static constexpr bool kWithQueries = kOutputs;
   static constexpr int64_t kStageBytes = kLayout.group_scan_stage_bytes(kOutputs);
@@ -80,25 +80,25 @@ struct GroupScanSource {
     record_step = record(1) - record(0);
   }
 
-  // Starts the copies of a chunk, by the group that loads.
-  template <class Tiles>
+  // Starts the copies of a chunk, by kThreads neighbouring threads.
+  template <int kThreads = kGroup, class Tiles>
   __device__ __forceinline__ void fetch(const Tiles& to, int64_t number) const {
     constexpr int kChunk = Tiles::kChunk, kKeys = Tiles::kLayout.keys;
-    const int thread = threadIdx.x % kGroup;
+    const int thread = threadIdx.x % kThreads;
     const int64_t token = number * kChunk;
     const int tokens = static_cast<int>(min(int64_t{kChunk}, length - token));
-    load_panels<kKeys, kGroup>(thread, to.k, k + token * k_step, k_step, tokens, keys, vectors);
+    load_panels<kKeys, kThreads>(thread, to.k, k + token * k_step, k_step, tokens, keys, vectors);
     const T* const A = reinterpret_cast<const T*>(records + number * record_step);
     const T* const P = A + kChunk * kChunk;
     const auto* const rows = reinterpret_cast<const float*>(P + kChunk * kChunk);
-    load_panels<kChunk, kGroup>(thread, to.A, A, kChunk, kChunk, kChunk, true);
+    load_panels<kChunk, kThreads>(thread, to.A, A, kChunk, kChunk, kChunk, true);
     static_assert(kDeltaRecordRows * kChunk == 4 * kGroup);
-    copy_async<16>(to.rows + 4 * thread, rows + 4 * thread);
-    load_panels<kChunk, kGroup>(thread, to.v, v + (v ? token * v_step : 0), v_step, v ? tokens : 0,
-                                columns, v_vectors);
+    if (thread < kGroup) copy_async<16>(to.rows + 4 * thread, rows + 4 * thread);
+    load_panels<kChunk, kThreads>(thread, to.v, v + (v ? token * v_step : 0), v_step,
+                                  v ? tokens : 0, columns, v_vectors);
     if constexpr (Tiles::kWithQueries) {
-      load_panels<kKeys, kGroup>(thread, to.q, q + token * q_step, q_step, tokens, keys, vectors);
-      load_panels<kChunk, kGroup>(thread, to.P, P, kChunk, kChunk, kChunk, true);
+      load_panels<kKeys, kThreads>(thread, to.q, q + token * q_step, q_step, tokens, keys, vectors);
+      load_panels<kChunk, kThreads>(thread, to.P, P, kChunk, kChunk, kChunk, true);
     }
   }
 };
@@ -259,6 +259,10 @@ struct GroupScanWorkspace {
 template <typename T>
 void launch_delta_group_scan(const DeltaScanArgs<T>& args, bool outputs, int64_t padded_keys,
                              const LaunchShape& shape, GpuStream stream);
+// 129 to 256 keys, outputs.
+template <typename T>
+void launch_delta_group_pair_scan(const DeltaScanArgs<T>& args, const LaunchShape& shape,
+                                  GpuStream stream);
 template <typename T>
 void launch_delta_group_reverse_scan(const DeltaReverseScanArgs<T>& args, int64_t padded_keys,
                                      const LaunchShape& shape, GpuStream stream);

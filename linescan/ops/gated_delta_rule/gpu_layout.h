@@ -25,9 +25,11 @@ inline constexpr int kDeltaRecordRows = 8;
 // neighbouring rows lie on different banks; sizes in bytes.
 struct DeltaLayout {
   int number_bytes, keys;
+  bool pair = false;  // of the scan of two warp groups, which takes longer chunks
 
   // Tokens of a chunk: what 99 KiB and the registers have room for.
   constexpr int chunk() const {
+    if (pair) return kPanel;
     if (keys == 512) return 16;
     if (number_bytes == 4) return keys == 256 ? 16 : 32;
     return keys == 32 || keys == 256 ? 32 : 64;
@@ -146,6 +148,14 @@ struct DeltaLayout {
   }
   static constexpr int64_t sequence_warp_bytes(bool backward) {
     return 2 * sequence_stage_bytes(backward) + kSequenceRows * kSequenceTokens * 4;
+  }
+
+  // The scan of two warp groups that share the keys, forward only: stages; a chunk's outputs; what the groups tell each
+  // other, [64, 64] floats each.
+  static constexpr int kPairKeys = 256, kPairStages = 2;
+  static constexpr int64_t kPairPartBytes = int64_t{1} * kPanel * kPanel * 4;
+  constexpr int64_t pair_scan_bytes() const {
+    return kPairStages * group_scan_stage_bytes(true) + group_panel_bytes() + 2 * kPairPartBytes;
   }
 
   // The recurrence: 32 columns of V a block, a column a lane; warps share the rows of the state.

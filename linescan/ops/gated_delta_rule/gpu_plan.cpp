@@ -57,7 +57,11 @@ GatedDeltaRuleGpuPlan plan(const GatedDeltaRuleSize& size, bool packed, Pass pas
   plan.pass = pass;
   const int64_t number = size_of(size.dtype), sequences = size.sequences;
   const int64_t padded_keys = delta_padded_keys(size.K), values = delta_padded_values(size.V);
-  const DeltaLayout layout{static_cast<int>(number), static_cast<int>(padded_keys)};
+  const bool pair =
+      pass == Pass::kForward && padded_keys == DeltaLayout::kPairKeys && number == 2 &&
+      values > kFewValues && has_warp_group_products(gpu) &&
+      DeltaLayout{2, DeltaLayout::kPairKeys, true}.pair_scan_bytes() <= gpu.shared_per_block;
+  const DeltaLayout layout{static_cast<int>(number), static_cast<int>(padded_keys), pair};
   plan.padded_keys = padded_keys;
   plan.chunk = layout.chunk();
 
@@ -121,7 +125,8 @@ GatedDeltaRuleGpuPlan plan(const GatedDeltaRuleSize& size, bool packed, Pass pas
   const int64_t units = plan.chunks * size.heads, value_units = plan.chunks * size.value_heads;
   plan.records = launch_of(units, 2 * plan.chunk, layout.records_bytes());
   plan.key_warps = layout.key_warps();
-  plan.warp_groups = layout.has_groups() && values > kFewValues && has_warp_group_products(gpu) &&
+  plan.warp_groups = !pair && layout.has_groups() && values > kFewValues &&
+                     has_warp_group_products(gpu) &&
                      layout.group_scan_bytes(2, true, true) <= gpu.shared_per_block &&
                      layout.group_gradients_bytes() <= gpu.shared_per_block;
   const auto scan = [&](bool outputs, int64_t stages) {
@@ -130,11 +135,17 @@ GatedDeltaRuleGpuPlan plan(const GatedDeltaRuleSize& size, bool packed, Pass pas
                                 : 32 * (plan.column_warps * plan.key_warps + plan.loader_warps);
     const int columns = static_cast<int>(plan.column_warps), count = static_cast<int>(stages);
     return launch_of(heads * plan.column_parts, threads,
-                     plan.warp_groups
+                     pair ? layout.pair_scan_bytes()
+                     : plan.warp_groups
                          ? layout.group_scan_bytes(count, outputs, pass == Pass::kBackward)
                          : layout.scan_bytes(columns, count, outputs));
   };
-  if (plan.warp_groups) {
+  if (pair) {
+    plan.warp_groups = true;
+    plan.column_warps = 4;
+    plan.column_parts = ceil_div(values, 64);
+    plan.stages = DeltaLayout::kPairStages;
+  } else if (plan.warp_groups) {
     plan.column_warps = plan.loader_warps = 4;
     plan.column_parts = ceil_div(values, 64);
     plan.stages = 2;

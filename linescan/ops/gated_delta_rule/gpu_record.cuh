@@ -15,9 +15,9 @@
 namespace linescan {
 
 // The layout's numbers, as device code may use them.
-template <typename T, int kKeys>
+template <typename T, int kKeys, bool kPair = false>
 struct DeltaSizes {
-  static constexpr DeltaLayout kLayout{sizeof(T), kKeys};
+  static constexpr DeltaLayout kLayout{sizeof(T), kKeys, kPair};
   static constexpr int kChunk = kLayout.chunk(), kStride = kLayout.key_stride();
   static constexpr int kSquare = kLayout.square_stride();
 };

@@ -140,8 +140,19 @@ TEST_P(GatedDeltaRuleSequencesGpu, AgreeWithReference) {
     }
 }
 
+TEST_P(GatedDeltaRuleSequencesGpu, DoWithoutAGradientOfTheOutputs) {
+  Case c = GetParam();
+  c.mode = Mode::kChunk;
+  GatedDeltaRuleSample sample(c);
+  std::memset(sample.go.memory().data(), 0, sample.go.memory().size());
+  run(sample, 0xFF, small_gpu(), {.upstream = false});
+  expect_passed(sample.judge(gated_delta_rule_gpu_bound(c.dtype)));
+}
+
 TEST_P(GatedDeltaRuleSequencesGpu, RepeatBitByBit) {
-  GatedDeltaRuleSample one(GetParam()), two(GetParam());
+  Case c = GetParam();
+  c.mode = Mode::kChunk;
+  GatedDeltaRuleSample one(c), two(c);
   run(one, 0xFF, small_gpu());
   run(two, 1, small_gpu(), {.largest_grid = 1});
   for (const auto& [a, b] : {std::pair{&one.o, &two.o},
@@ -410,6 +421,7 @@ const Case kSequenceCases[] = {
          .V = 32,
          .dtype = kBf16,
          .norm = false,
+         .float_beta = true,
          .heads_first = true,
          .largest_key = 0.5},
     Case{.batch = 4,
@@ -507,13 +519,19 @@ TEST(GatedDeltaRuleGpuOperator, UnnormalisedKeysWithStrongGatesStayFinite) {
 
 TEST(GatedDeltaRuleGpuOperator, GateOfMinusInfinityForgets) {
   if (!have_gpu()) GTEST_SKIP() << "no GPU: " << why_no_gpu();
-  for (const Mode mode : {Mode::kChunk, Mode::kRecurrent}) {
-    const Case c{.batch = 1, .length = 40, .heads = 1, .value_heads = 1, .mode = mode};
+  const Case small{.batch = 1, .length = 40, .heads = 1, .value_heads = 1, .mode = Mode::kChunk};
+  Case recurrent = small, half = small;
+  recurrent.mode = Mode::kRecurrent;
+  half.dtype = kBf16;
+  half.batch = 4;  // whole sequences
+  Gpu one_multiprocessor = test_gpu();
+  one_multiprocessor.multiprocessors = 1;
+  for (const Case& c : {small, recurrent, half}) {
     GatedDeltaRuleSample infinite(c), strong(c);
     infinite.g.set(0, 21, 0, 0, -std::numeric_limits<double>::infinity());
     strong.g.set(0, 21, 0, 0, -1e4);
-    run(infinite);
-    run(strong);
+    run(infinite, 0xFF, one_multiprocessor);
+    run(strong, 0xFF, one_multiprocessor);
     for (const auto& [a, b] : {std::pair{&infinite.o, &strong.o},
                                {&infinite.final_state, &strong.final_state},
                                {&infinite.gk, &strong.gk},
@@ -632,6 +650,38 @@ TEST(GatedDeltaRuleGpuOperator, CutsOfTheStateAgree) {
   }
 }
 
+TEST(GatedDeltaRuleGpuPlan, GivesSequencesToWarpsWhereThereAreMany) {
+  const Gpu& gpu = find_gpu("a100");
+  GatedDeltaRuleSize size{.batch = 2048,
+                          .sequences = 2048,
+                          .length = 196,
+                          .heads = 4,
+                          .value_heads = 4,
+                          .K = 32,
+                          .V = 32,
+                          .dtype = kBf16};
+  const GatedDeltaRuleGpuPlan backward = plan(size, false, Pass::kBackward, gpu);
+  EXPECT_TRUE(plan(size, false, Pass::kForward, gpu).whole_sequences);
+  EXPECT_EQ(plan(size, false, Pass::kForward, gpu).workspace_bytes, 0);
+  EXPECT_TRUE(backward.whole_sequences);
+  EXPECT_EQ(backward.slot_chunks, 13);
+  EXPECT_LE(backward.scan.grid, 2 * gpu.multiprocessors);
+  size.batch = size.sequences = 16384;  // the same slots, more sums
+  EXPECT_LT(plan(size, false, Pass::kBackward, gpu).workspace_bytes, 2 * backward.workspace_bytes);
+  GatedDeltaRuleSize grouped = size;
+  grouped.value_heads = 8;
+  EXPECT_TRUE(plan(grouped, false, Pass::kForward, gpu).whole_sequences);
+  EXPECT_FALSE(plan(grouped, false, Pass::kBackward, gpu).whole_sequences);
+  for (const auto& change : std::initializer_list<void (*)(GatedDeltaRuleSize&)>{
+           [](GatedDeltaRuleSize& s) { s.K = 33; }, [](GatedDeltaRuleSize& s) { s.V = 33; },
+           [](GatedDeltaRuleSize& s) { s.dtype = DType::kFloat32; },
+           [](GatedDeltaRuleSize& s) { s.batch = s.sequences = 100; }}) {
+    GatedDeltaRuleSize other = size;
+    change(other);
+    EXPECT_FALSE(plan(other, false, Pass::kForward, gpu).whole_sequences);
+  }
+}
+
 TEST(GatedDeltaRuleGpuPlan, FillsTheDevice) {
   const Gpu& gpu = find_gpu("a100");
   const GatedDeltaRuleSize few{.batch = 1,
@@ -665,10 +715,10 @@ TEST(GatedDeltaRuleGpuPlan, FillsTheDevice) {
   GatedDeltaRuleSize wide = few;
   wide.K = 256;
   wide.V = 512;
-  EXPECT_TRUE(plan(wide, false, Pass::kForward, find_gpu("h100")).warp_groups);
+  EXPECT_TRUE(plan(wide, false, Pass::kForward, find_gpu("h100")).key_pair);
   EXPECT_EQ(plan(wide, false, Pass::kForward, find_gpu("h100")).chunk, 64);
-  EXPECT_FALSE(plan(wide, false, Pass::kBackward, find_gpu("h100")).warp_groups);
-  EXPECT_FALSE(plan(wide, false, Pass::kForward, gpu).warp_groups);
+  EXPECT_FALSE(plan(wide, false, Pass::kBackward, find_gpu("h100")).key_pair);
+  EXPECT_FALSE(plan(wide, false, Pass::kForward, gpu).key_pair);
   large.K = 512;
   large.dtype = DType::kFloat32;
   EXPECT_THROW(plan(large, false, Pass::kBackward, find_gpu("rtx4090")), Unsupported);

@@ -26,16 +26,29 @@ int64_t available_bytes() {
          stats.allocated_bytes[all].current;
 }
 
+// The most of a problem's batch (packed: tokens) whose workspace fits; nearly, because it does not grow evenly.
+int64_t fitting_count(GatedDeltaRuleSize size, bool packed, Pass pass, const Gpu& gpu,
+                      int64_t needed, int64_t available) {
+  const double share = static_cast<double>(available) / static_cast<double>(needed);
+  int64_t& count = packed ? size.length : size.batch;
+  count = static_cast<int64_t>(share * 0.95 * static_cast<double>(count));
+  while (count > 0) {
+    if (!packed) size.sequences = count;
+    if (linescan::plan(size, packed, pass, gpu).workspace_bytes <= available) break;
+    count = count * 3 / 4;
+  }
+  return count;
+}
+
 // Refuses before anything is launched what would run out of memory in the middle of it, and says what
 // would fit. Asks the driver only where that is likely.
-void expect_room(const GatedDeltaRuleProblem& problem, int64_t bytes, const Gpu& gpu) {
+void expect_room(const GatedDeltaRuleProblem& problem, Pass pass, int64_t bytes, const Gpu& gpu) {
   if (bytes < gpu.memory_bytes / 16) return;
   const int64_t available = available_bytes();
   if (bytes <= available) return;
   const GatedDeltaRuleSize size = size_of(problem);
-  const double share = static_cast<double>(available) / static_cast<double>(bytes);
   const int64_t count = problem.packed ? size.length : size.batch;
-  const auto fitting = static_cast<int64_t>(share * 0.95 * static_cast<double>(count));
+  const int64_t fitting = fitting_count(size, problem.packed, pass, gpu, bytes, available);
   const std::string advice = problem.packed
                                  ? fmt::format("about {} of {} tokens would fit", fitting, count)
                              : fitting > 0 ? fmt::format("a batch of {} would fit", fitting)
@@ -56,7 +69,7 @@ struct Planned {
   Planned(const GatedDeltaRuleProblem& problem, Pass pass, const Tensor& q) {
     check_gpu(problem);
     plan = linescan::plan(size_of(problem), problem.packed, pass, gpu_of(q));
-    expect_room(problem, plan.workspace_bytes, gpu_of(q));
+    expect_room(problem, pass, plan.workspace_bytes, gpu_of(q));
     workspace = gpu_workspace(q, plan.workspace_bytes);
     running.emplace(plan);
   }

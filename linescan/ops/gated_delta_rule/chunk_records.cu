@@ -352,7 +352,7 @@ void launch_delta_records(const GatedDeltaRuleProblem& p, const GatedDeltaRuleGp
     const RecordArgs<T> args = {delta_inputs<T>(p), delta_sequences(p, workspace),
                                 workspace + plan.records_at, plan.chunks};
     if constexpr (sizeof(T) == 2 && kKeys == DeltaLayout::kPairKeys)
-      if (plan.warp_groups)
+      if (plan.key_pair)
         return launch("gated_delta_rule, records", records_kernel<T, kKeys, true>,
                       shape_of(plan.records), stream, args);
     launch("gated_delta_rule, records", records_kernel<T, kKeys, false>, shape_of(plan.records),

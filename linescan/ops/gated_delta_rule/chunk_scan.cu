@@ -129,8 +129,7 @@ void launch_delta_scan(const GatedDeltaRuleProblem& p, const GatedDeltaRuleGpuPl
                              reinterpret_cast<T*>(workspace + plan.states_at),
                              reinterpret_cast<T*>(workspace + plan.corrections_at)};
     if constexpr (sizeof(T) == 2) {
-      if (plan.warp_groups && kKeys == DeltaLayout::kPairKeys)
-        return launch_delta_group_pair_scan(args, shape_of(plan.scan), stream);
+      if (plan.key_pair) return launch_delta_group_pair_scan(args, shape_of(plan.scan), stream);
       if (plan.warp_groups)
         return launch_delta_group_scan(args, outputs, kKeys, shape_of(plan.scan), stream);
     }

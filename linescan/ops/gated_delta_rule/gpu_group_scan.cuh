@@ -1,8 +1,9 @@
-// What the two scans of warp groups share (group_scan.cu, group_reverse_scan.cu): who computes and who moves data,
-// what stands in shared memory, and how results leave.
+// What the scans of warp groups share (group_scan.cu, group_reverse_scan.cu, group_pair_scan.cu): who computes and
+// who moves data, what stands in shared memory, and how results leave.
 //
 // A block carries S^T of 64 columns of V, [64, K], in the registers of one warp group, 16 columns a warp. Another
-// group loads, some chunks ahead, and stores what the first one puts on a desk in shared memory.
+// group loads, some chunks ahead, and stores what the first one puts on a desk in shared memory. (With more keys two
+// groups carry S^T, and load themselves.)
 #pragma once
 
 #include "linescan/ops/device_code/group_product.cuh"

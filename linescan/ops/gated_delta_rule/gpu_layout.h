@@ -27,7 +27,7 @@ struct DeltaLayout {
   int number_bytes, keys;
   bool pair = false;  // of the scan of two warp groups, which takes longer chunks
 
-  // Tokens of a chunk: what 99 KiB and the registers have room for.
+  // Tokens of a chunk: what 99 KiB (of a pair, 227 KiB) and the registers have room for.
   constexpr int chunk() const {
     if (pair) return kPanel;
     if (keys == 512) return 16;
@@ -139,7 +139,8 @@ struct DeltaLayout {
   // Whole sequences by single warps, for half types: tiles of k, v, q, in a backward pass also go, and what is kept of a
   // chunk, S and A; then rows of floats (SequenceRow in gpu_sequence.cuh).
   static constexpr int kSequenceTokens = 16, kSequenceWidth = 32;
-  static constexpr int kSequenceWarps = 4, kSequenceRows = 12;  // warps of a block
+  static constexpr int kSequenceWarps = 4;  // of a block
+  static constexpr int kSequenceRows = 12;
   static constexpr int64_t kSequenceKeptBytes =
       2 * (kSequenceWidth * kSequenceWidth + kSequenceTokens * kSequenceTokens);
   static constexpr int64_t sequence_stage_bytes(bool backward) {

@@ -20,7 +20,7 @@ constexpr int64_t kFewTokens = 8;
 constexpr int64_t kLoaders = 4;
 constexpr int64_t kFillingKeys = 128;
 // With so many keys two blocks of four warps share one, and fetch ahead by themselves.
-constexpr int64_t kPairedKeys = 256, kPairedWarps = 4;
+constexpr int64_t kManyKeys = 256, kManyKeysWarps = 4;
 
 // Of a warp group's 64 columns of V at least more than this should be used.
 constexpr int64_t kFewValues = 32;
@@ -36,6 +36,10 @@ constexpr int64_t kWidths[] = {4, 2, 1};
 // The warp group instructions of compute capability 9.0. Elsewhere, and in a build without code of sm_90a, the
 // kernels that use them work too, with products of single warps, but have no advantage.
 bool has_warp_group_products(const Gpu& gpu) { return gpu.major == 9 && gpu.minor == 0; }
+
+int64_t sequence_block_bytes(Pass pass) {
+  return DeltaLayout::kSequenceWarps * DeltaLayout::sequence_warp_bytes(pass == Pass::kBackward);
+}
 
 DeltaLaunch launch_of(int64_t items, int64_t threads, int64_t shared_bytes) {
   return {std::min(items, kLargestGrid), threads, shared_bytes};
@@ -98,16 +102,17 @@ GatedDeltaRuleGpuPlan plan(const GatedDeltaRuleSize& size, bool packed, Pass pas
   plan.whole_sequences = number == 2 && size.K <= DeltaLayout::kSequenceWidth &&
                          size.V <= DeltaLayout::kSequenceWidth &&
                          heads >= kWalkingWarps * gpu.multiprocessors &&
-                         (pass == Pass::kForward || size.heads == size.value_heads);
+                         (pass == Pass::kForward || size.heads == size.value_heads) &&
+                         sequence_block_bytes(pass) <= gpu.shared_per_block;
   if (plan.whole_sequences) {
     const bool backward = pass == Pass::kBackward;
     constexpr int64_t kWarps = DeltaLayout::kSequenceWarps;
     plan.chunk = DeltaLayout::kSequenceTokens;
-    plan.scan = launch_of(ceil_div(heads, kWarps), 32 * kWarps,
-                          kWarps * DeltaLayout::sequence_warp_bytes(backward));
-    expect_shared("sequences", plan.scan, size, gpu);
+    plan.scan = launch_of(ceil_div(heads, kWarps), 32 * kWarps, sequence_block_bytes(pass));
     if (backward) {
-      plan.scan.grid = std::min(plan.scan.grid, kWalkingBlocks * gpu.multiprocessors);
+      const int64_t blocks = std::clamp<int64_t>(
+          gpu.shared_per_multiprocessor / plan.scan.shared_bytes, 1, kWalkingBlocks);
+      plan.scan.grid = std::min(plan.scan.grid, blocks * gpu.multiprocessors);
       const int64_t chunks = ceil_div(size.length, plan.chunk);
       if (!packed) plan.slot_chunks = chunks;
       const int64_t places = packed ? (size.length / plan.chunk + sequences) * size.value_heads
@@ -130,7 +135,7 @@ GatedDeltaRuleGpuPlan plan(const GatedDeltaRuleSize& size, bool packed, Pass pas
                      layout.group_scan_bytes(2, true, true) <= gpu.shared_per_block &&
                      layout.group_gradients_bytes() <= gpu.shared_per_block;
   const auto scan = [&](bool outputs, int64_t stages) {
-    const int64_t threads = plan.warp_groups
+    const int64_t threads = plan.warp_groups || plan.key_pair
                                 ? DeltaLayout::kGroupScanThreads
                                 : 32 * (plan.column_warps * plan.key_warps + plan.loader_warps);
     const int columns = static_cast<int>(plan.column_warps), count = static_cast<int>(stages);
@@ -141,7 +146,7 @@ GatedDeltaRuleGpuPlan plan(const GatedDeltaRuleSize& size, bool packed, Pass pas
                          : layout.scan_bytes(columns, count, outputs));
   };
   if (pair) {
-    plan.warp_groups = true;
+    plan.key_pair = true;
     plan.column_warps = 4;
     plan.column_parts = ceil_div(values, 64);
     plan.stages = DeltaLayout::kPairStages;
@@ -153,7 +158,7 @@ GatedDeltaRuleGpuPlan plan(const GatedDeltaRuleSize& size, bool packed, Pass pas
            scan(true, plan.stages + 1).shared_bytes <= gpu.shared_per_block)
       ++plan.stages;
   } else {
-    const int64_t most_warps = padded_keys == kPairedKeys ? kPairedWarps : kDeltaScanWarps;
+    const int64_t most_warps = padded_keys == kManyKeys ? kManyKeysWarps : kDeltaScanWarps;
     // Where heads are few, blocks are narrow so that every multiprocessor has one; nine tenths will do.
     for (const int64_t width : kWidths) {
       if (width * plan.key_warps > most_warps) continue;
@@ -168,7 +173,8 @@ GatedDeltaRuleGpuPlan plan(const GatedDeltaRuleSize& size, bool packed, Pass pas
     plan.loader_warps = alone && compute_warps <= kLoaders ? kLoaders : 0;
     // One stage where many blocks share a multiprocessor, so that one computes while another fetches, or
     // where two do not fit.
-    const bool ahead = alone || padded_keys == kPairedKeys;
+    const bool ahead = alone || (padded_keys == kManyKeys &&
+                                 2 * scan(true, 2).shared_bytes <= gpu.shared_per_multiprocessor);
     plan.stages = ahead && scan(true, 2).shared_bytes <= gpu.shared_per_block ? 2 : 1;
   }
   plan.scan = scan(pass == Pass::kForward, plan.stages);
@@ -217,8 +223,9 @@ std::string to_string(const GatedDeltaRuleGpuPlan& plan) {
         "  chunk           {} tokens, K padded to {}\n"
         "  products        {}\n"
         "  scan            {} columns of V a block, {} warps along K, {} that load, {} stages\n",
-        plan.chunk, plan.padded_keys, plan.warp_groups ? "of warp groups" : "of warps",
-        16 * plan.column_warps, plan.key_warps, plan.loader_warps, plan.stages);
+        plan.chunk, plan.padded_keys,
+        plan.warp_groups || plan.key_pair ? "of warp groups" : "of warps", 16 * plan.column_warps,
+        plan.key_warps, plan.loader_warps, plan.stages);
     add("records", plan.records);
     add("scan", plan.scan);
     if (plan.pass == Pass::kBackward) {

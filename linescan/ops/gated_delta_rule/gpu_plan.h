@@ -35,6 +35,7 @@ struct GatedDeltaRuleGpuPlan {
   int64_t column_parts = 0;      // blocks along V
   int64_t stages = 0;            // chunks of a scan in shared memory at once
   int64_t gradient_stages = 0;   // slices of V in the gradients' kernel's shared memory at once
+  bool key_pair = false;         // outputs by two warp groups that share the keys
   bool warp_groups = false;      // scans and gradients by the kernels of warp groups
   bool whole_sequences = false;  // a warp a sequence and value head, without records
   int64_t slot_chunks =

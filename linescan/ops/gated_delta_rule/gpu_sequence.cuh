@@ -304,7 +304,7 @@ __device__ __forceinline__ Sums<2> inverse_of(const Sums<2>& L) {
 
 // ---- A warp's shared memory ------------------------------------------------------------------------
 
-// Rows of floats, one number a token. What DeltaRow (gpu_record.cuh) calls so means the same.
+// Rows of floats, one number a token. kToken.. means what DeltaRow (gpu_record.cuh) has under the same name.
 enum SequenceRow {
   kOwnDecay,  // exp(g)
   kUpto,  // the product of these from the start of the token's block of 8 to the token, itself included
@@ -377,7 +377,9 @@ struct SequenceTensor {
   SequenceTensor(const TensorView& view, bool reverse) {
     if (!view) return;
     rows = delta_rows<T>(view);
-    step = reverse ? -rows.token : rows.token;
+    // One token needs no step; rows_are_vectors() has not looked at it.
+    const int64_t token = view.shape[1] > 1 ? rows.token : 0;
+    step = reverse ? -token : token;
     columns = static_cast<int>(view.shape[3]);
   }
 };
@@ -518,7 +520,6 @@ template <typename T>
 struct SequenceChunk {
   static constexpr int kPieces = std::is_same_v<T, BFloat16> ? 1 : 2;  // of what A is rounded to
 
-  TokenOperand<T> k, q;
   Sums<2> E;   // nk_j times the decay between two tokens, zero above the diagonal
   Sums<2> kk;  // nk_i nk_j E (k_i . k_j), zero on the diagonal as well
   Sums<2> P;
@@ -580,12 +581,13 @@ struct SequenceChunk {
       tiles.row(kAhead, lane) = nk * ahead;
       tiles.row(kTokenBeta, lane) = beta;
       tiles.row(kTokenFactorK, lane) = nk;
-      tiles.row(kTokenReadK, lane) = nk * before;
-      tiles.row(kTokenWrite, lane) = nk * (lane < 8 ? ahead * second : ahead);
+      // Selected, not multiplied: gates that are positive may make infinite what a missing token would get.
+      tiles.row(kTokenReadK, lane) = lane < tokens ? nk * before : 0.f;
+      tiles.row(kTokenWrite, lane) = lane < tokens ? nk * (lane < 8 ? ahead * second : ahead) : 0.f;
       if constexpr (kQueries) {
         const float nq = in.scale * factor(kSquareQ);
         tiles.row(kTokenFactorQ, lane) = nq;
-        tiles.row(kTokenReadQ, lane) = nq * before;
+        tiles.row(kTokenReadQ, lane) = lane < tokens ? nq * before : 0.f;
       }
     }
     __syncwarp();
@@ -642,6 +644,7 @@ struct SequenceChunk {
       near[block][0] = g >= last       ? x * tiles.row(kOwnDecay, 8 * block + last)
                        : g + 1 == last ? 1.f
                                        : 0.f;
+#pragma unroll
       for (int c = 0; c < 2; ++c)
         near[block][c] *= tiles.row(kTokenFactorK, 8 * block + last - 1 + c);
     }

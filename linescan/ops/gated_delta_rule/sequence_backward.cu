@@ -1,7 +1,7 @@
 // gated_delta_rule, all gradients where a warp walks a whole sequence (gpu_sequence.cuh): once forward, to keep the
 // state in front of every chunk, then in reverse. README.md has the equations.
 //
-// A warp keeps rounded states in a slot of its own, so that they stay in the second-level cache; of packed
+// A warp keeps rounded states, and A, in a slot of its own, so that they stay in the second-level cache; of packed
 // sequences, whose lengths nobody knows beforehand, every chunk has a place.
 //
 // q and k stay as they came, as in chunk_gradients.cu.
@@ -419,6 +419,7 @@ __global__ void __launch_bounds__(32 * DeltaLayout::kSequenceWarps, 2)
       to_v.move(-1);
 
       // Gates and betas; rows that are not needed any more hold their sums.
+      __syncwarp();
       const float all_of_state = sum_of_lanes(state_dot, 32);
 #pragma unroll
       for (int r = 0; r < 2; ++r) {

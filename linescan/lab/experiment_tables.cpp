@@ -79,7 +79,7 @@ std::vector<Table> mode_tables(const Findings& findings) {
   Table table = {
       fmt::format("Scan modes, training, {} rounds of {} steps, batch {}", modes.rounds,
                   modes.steps, modes.batch),
-      {"mode", "img/s", "least", "most", "+-%", "x cross", "+-% of x", "in round +-%", "drift %"},
+      {"mode", "img/s", "least", "most", "+-%", "x cross", "+-% of x", "round +-%", "drift %"},
       {},
       {}};
   for (const ModeResult& mode : modes.modes) table.rows.push_back(cells_of(mode));

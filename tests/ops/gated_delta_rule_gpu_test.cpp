@@ -84,6 +84,20 @@ void run(GatedDeltaRuleSample& s, int filling = 0xFF, const Gpu& planned_for = t
   }
 }
 
+void expect_same_bits(const GatedDeltaRuleSample& one, const GatedDeltaRuleSample& two) {
+  for (const auto& [a, b] : {std::pair{&one.o, &two.o},
+                             {&one.final_state, &two.final_state},
+                             {&one.gq, &two.gq},
+                             {&one.gk, &two.gk},
+                             {&one.gv, &two.gv},
+                             {&one.gg, &two.gg},
+                             {&one.gbeta, &two.gbeta},
+                             {&one.gA_log, &two.gA_log},
+                             {&one.gdt_bias, &two.gdt_bias},
+                             {&one.ginitial, &two.ginitial}})
+    EXPECT_EQ(a->bytes(), b->bytes());
+}
+
 class GatedDeltaRuleGpu : public ::testing::TestWithParam<Case> {
   void SetUp() override {
     if (!have_gpu()) GTEST_SKIP() << "no GPU: " << why_no_gpu();
@@ -155,17 +169,7 @@ TEST_P(GatedDeltaRuleSequencesGpu, RepeatBitByBit) {
   GatedDeltaRuleSample one(c), two(c);
   run(one, 0xFF, small_gpu());
   run(two, 1, small_gpu(), {.largest_grid = 1});
-  for (const auto& [a, b] : {std::pair{&one.o, &two.o},
-                             {&one.final_state, &two.final_state},
-                             {&one.gq, &two.gq},
-                             {&one.gk, &two.gk},
-                             {&one.gv, &two.gv},
-                             {&one.gg, &two.gg},
-                             {&one.gbeta, &two.gbeta},
-                             {&one.gA_log, &two.gA_log},
-                             {&one.gdt_bias, &two.gdt_bias},
-                             {&one.ginitial, &two.ginitial}})
-    EXPECT_EQ(a->bytes(), b->bytes());
+  expect_same_bits(one, two);
 }
 
 TEST_P(GatedDeltaRuleGpu, RecurrenceAgreesWithReference) {
@@ -182,17 +186,7 @@ TEST_P(GatedDeltaRuleGpu, RepeatsBitByBit) {
   GatedDeltaRuleSample one(GetParam()), two(GetParam());
   run(one);
   run(two);
-  for (const auto& [a, b] : {std::pair{&one.o, &two.o},
-                             {&one.final_state, &two.final_state},
-                             {&one.gq, &two.gq},
-                             {&one.gk, &two.gk},
-                             {&one.gv, &two.gv},
-                             {&one.gg, &two.gg},
-                             {&one.gbeta, &two.gbeta},
-                             {&one.gA_log, &two.gA_log},
-                             {&one.gdt_bias, &two.gdt_bias},
-                             {&one.ginitial, &two.ginitial}})
-    EXPECT_EQ(a->bytes(), b->bytes());
+  expect_same_bits(one, two);
 }
 
 constexpr DType kBf16 = DType::kBFloat16, kFp16 = DType::kFloat16;

@@ -193,6 +193,58 @@ __device__ __forceinline__ void round_sums(FragmentA<T> (&to)[kTiles / 2],
   for (int k = 0; k < kTiles / 2; ++k) to[k] = operand<T>(sums, k);
 }
 
+// X^T = (beta o (V - read_k o K S))^T from K S and V, both turned.
+template <typename T, int kDepth, class Tiles>
+__device__ __forceinline__ void round_differences(FragmentA<T> (&to)[kDepth],
+                                                  const Sums<2 * kDepth>& sums,
+                                                  const FragmentA<T> (&v)[kDepth],
+                                                  const Tiles& tile) {
+#pragma unroll
+  for (int t = 0; t < kDepth; ++t)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float2 beta = tile.row(kBeta, t, half), read = tile.row(kReadK, t, half);
+      const auto& of = sums.tiles[2 * t + half];
+#pragma unroll
+      for (int r = 0; r < 2; ++r)
+        to[t].words[2 * half + r] = pair_from_floats<T>(
+            beta.x * (value_of(v[t], r, 2 * half) - read.x * of[2 * r]),
+            beta.y * (value_of(v[t], r, 2 * half + 1) - read.y * of[2 * r + 1]));
+    }
+}
+// (write o u)^T
+template <typename T, int kDepth, class Tiles>
+__device__ __forceinline__ void round_written(FragmentA<T> (&to)[kDepth], const Sums<2 * kDepth>& u,
+                                              const Tiles& tile) {
+#pragma unroll
+  for (int t = 0; t < kDepth; ++t)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float2 write = tile.row(kWrite, t, half);
+      const auto& of = u.tiles[2 * t + half];
+#pragma unroll
+      for (int r = 0; r < 2; ++r)
+        to[t].words[2 * half + r] =
+            pair_from_floats<T>(write.x * of[2 * r], write.y * of[2 * r + 1]);
+    }
+}
+// (read_q o Q S)^T
+template <int kTiles, class Tiles>
+__device__ __forceinline__ void scale_reads(Sums<kTiles>& reads, const Tiles& tile) {
+#pragma unroll
+  for (int t = 0; t < kTiles / 2; ++t)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float2 read = tile.row(kReadQ, t, half);
+      auto& of = reads.tiles[2 * t + half];
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        of[2 * r] *= read.x;
+        of[2 * r + 1] *= read.y;
+      }
+    }
+}
+
 // panels [64, 16 kDepth] <- the group's operand A.
 template <typename T, int kDepth>
 __device__ __forceinline__ void put_rows(const Panels<T>& panels, const FragmentA<T> (&a)[kDepth]) {

@@ -95,19 +95,7 @@ __global__ void __launch_bounds__(kPairThreads, 1) group_pair_scan_kernel(DeltaS
       desk.put(group, sums);
       __syncthreads();
       desk.add(1 - group, sums);
-      // X^T = beta o (V - read_k o K S)^T
-#pragma unroll
-      for (int t = 0; t < kDepth; ++t)
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const float2 beta = tile.row(kBeta, t, half), read = tile.row(kReadK, t, half);
-          const auto& of = sums.tiles[2 * t + half];
-#pragma unroll
-          for (int r = 0; r < 2; ++r)
-            rounded[t].words[2 * half + r] = pair_from_floats<T>(
-                beta.x * (value_of(v[t], r, 2 * half) - read.x * of[2 * r]),
-                beta.y * (value_of(v[t], r, 2 * half + 1) - read.y * of[2 * r + 1]));
-        }
+      round_differences(rounded, sums, v, tile);
       group_wait<0>(reads);
       // u^T
       group_begin(sums);
@@ -119,17 +107,7 @@ __global__ void __launch_bounds__(kPairThreads, 1) group_pair_scan_kernel(DeltaS
 #pragma unroll
         for (int j = 0; j < 4; ++j) state.tiles[i][j] *= decay;
       group_wait<0>(sums);
-#pragma unroll
-      for (int t = 0; t < kDepth; ++t)
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const float2 write = tile.row(kWrite, t, half);
-          const auto& of = sums.tiles[2 * t + half];
-#pragma unroll
-          for (int r = 0; r < 2; ++r)
-            rounded[t].words[2 * half + r] =
-                pair_from_floats<T>(write.x * of[2 * r], write.y * of[2 * r + 1]);
-        }
+      round_written(rounded, sums, tile);
       group_begin(state);
       group_multiply<kRows>(state, rounded, GroupOperand<T>{tile.k, 0, first_key});
       group_commit();
@@ -139,18 +117,7 @@ __global__ void __launch_bounds__(kPairThreads, 1) group_pair_scan_kernel(DeltaS
       __syncthreads();
       if (group == 0) {
         desk.add(0, reads);
-#pragma unroll
-        for (int t = 0; t < kDepth; ++t)
-#pragma unroll
-          for (int half = 0; half < 2; ++half) {
-            const float2 read = tile.row(kReadQ, t, half);
-            auto& of = reads.tiles[2 * t + half];
-#pragma unroll
-            for (int r = 0; r < 2; ++r) {
-              of[2 * r] *= read.x;
-              of[2 * r + 1] *= read.y;
-            }
-          }
+        scale_reads(reads, tile);
         group_begin(reads);
         group_multiply<kColumns>(reads, u, GroupOperand<T>{tile.P});
         group_commit();

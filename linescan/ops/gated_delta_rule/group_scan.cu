@@ -67,23 +67,11 @@ __global__ void __launch_bounds__(2 * kGroup, 1) group_scan_kernel(DeltaScanArgs
       group_begin(sums);
       group_multiply<kColumns>(sums, left, GroupOperand<T>{tile.k}, false);
       group_commit();
-      // X^T = beta o (V - read_k o K S)^T
       FragmentA<T> v[kDepth];
 #pragma unroll
       for (int t = 0; t < kDepth; ++t) load_a<kRows>(v[t], GroupOperand<T>{tile.v}, 16 * t);
       group_wait<0>(sums);
-#pragma unroll
-      for (int t = 0; t < kDepth; ++t)
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const float2 beta = tile.row(kBeta, t, half), read = tile.row(kReadK, t, half);
-          const auto& of = sums.tiles[2 * t + half];
-#pragma unroll
-          for (int r = 0; r < 2; ++r)
-            rounded[t].words[2 * half + r] = pair_from_floats<T>(
-                beta.x * (value_of(v[t], r, 2 * half) - read.x * of[2 * r]),
-                beta.y * (value_of(v[t], r, 2 * half + 1) - read.y * of[2 * r + 1]));
-        }
+      round_differences(rounded, sums, v, tile);
       // u^T
       group_begin(sums);
       group_multiply<kColumns>(sums, rounded, GroupOperand<T>{tile.A}, false);
@@ -99,35 +87,14 @@ __global__ void __launch_bounds__(2 * kGroup, 1) group_scan_kernel(DeltaScanArgs
 #pragma unroll
         for (int j = 0; j < 4; ++j) state.tiles[i][j] *= decay;
       group_wait<kOutputs ? 1 : 0>(sums);
-#pragma unroll
-      for (int t = 0; t < kDepth; ++t)
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const float2 write = tile.row(kWrite, t, half);
-          const auto& of = sums.tiles[2 * t + half];
-#pragma unroll
-          for (int r = 0; r < 2; ++r)
-            rounded[t].words[2 * half + r] =
-                pair_from_floats<T>(write.x * of[2 * r], write.y * of[2 * r + 1]);
-        }
+      round_written(rounded, sums, tile);
       group_begin(state);
       group_multiply<kRows>(state, rounded, GroupOperand<T>{tile.k});
       group_commit();
       round_sums(u, sums);
       if constexpr (kOutputs) {
         group_wait<1>(reads);
-#pragma unroll
-        for (int t = 0; t < kDepth; ++t)
-#pragma unroll
-          for (int half = 0; half < 2; ++half) {
-            const float2 read = tile.row(kReadQ, t, half);
-            auto& of = reads.tiles[2 * t + half];
-#pragma unroll
-            for (int r = 0; r < 2; ++r) {
-              of[2 * r] *= read.x;
-              of[2 * r + 1] *= read.y;
-            }
-          }
+        scale_reads(reads, tile);
         group_begin(reads);
         group_multiply<kColumns>(reads, u, GroupOperand<T>{tile.P});
         group_commit();

@@ -81,7 +81,9 @@ struct DeltaInputs {
     return read_as_float(beta.data, beta_type, b * beta.batch + t * beta.token + h * beta.head);
   }
   __device__ __forceinline__ float beta_of(int64_t b, int64_t t, int h) const {
-    const float raw = raw_beta(b, t, h);
+    return beta_of(raw_beta(b, t, h));
+  }
+  __device__ __forceinline__ float beta_of(float raw) const {
     return sigmoid ? largest_beta * linescan::sigmoid(raw) : raw;
   }
 };

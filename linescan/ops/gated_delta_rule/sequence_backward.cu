@@ -56,26 +56,17 @@ __device__ __forceinline__ void read_kept(SquareOperand<T>& state, FragmentA<T>&
   }
 }
 
-// The numbers of the tokens' operand where sums [16 tokens, 32] have theirs.
+// The numbers of sums [16 tokens, 32], and of an operand where these have theirs.
+__device__ __forceinline__ float number_at(const Sums<4>& sums, int tile, int j) {
+  return sums.tiles[tile][j];
+}
 template <typename T>
 __device__ __forceinline__ float number_at(const TokenOperand<T>& tokens, int tile, int j) {
   return value_of(tokens.parts[tile >> 1], j >> 1, 2 * (tile & 1) + (j & 1));
 }
-// sum[row] += this lane's part of tokens . sums
-template <typename T>
-__device__ __forceinline__ void add_dots(float (&sum)[2], const TokenOperand<T>& tokens,
-                                         const Sums<4>& sums) {
-#pragma unroll
-  for (int i = 0; i < 4; ++i)
-#pragma unroll
-    for (int j = 0; j < 4; ++j)
-      sum[j >> 1] = fmaf(number_at(tokens, i, j), sums.tiles[i][j], sum[j >> 1]);
-}
-
-// The same with another operand in the place of the sums.
-template <typename T>
-__device__ __forceinline__ void add_products(float (&sum)[2], const TokenOperand<T>& a,
-                                             const TokenOperand<T>& b) {
+// sum[row] += this lane's part of the row's a . b
+template <class A, class B>
+__device__ __forceinline__ void add_dots(float (&sum)[2], const A& a, const B& b) {
 #pragma unroll
   for (int i = 0; i < 4; ++i)
 #pragma unroll
@@ -372,7 +363,7 @@ __global__ void __launch_bounds__(32 * DeltaLayout::kSequenceWarps, 2)
       const TokenOperand<T> of_gx = turned.turned();
 
       TokenTerms terms;
-      add_products(terms.to_beta, of_gx, stage.operand(kTileV));
+      add_dots(terms.to_beta, of_gx, stage.operand(kTileV));
       turned.round(gx, [&](int token) { return tiles.row(kTokenBeta, token); });
       if (args.to_v.rows.data) to_v.send(stage.tile(kTileV), turned.turned(), tokens);
 

@@ -1,0 +1,300 @@
+// Matrix products of the kernels in which a warp walks a whole sequence (gpu_sequence.cuh): their operands, from tiles in
+// shared memory and from the sums of other products, and the inverse of a chunk's triangle. Half types.
+//
+// Held transposed, as in the scans over chunks (chunk_scan.cu): S^T [32 of V, 32 of K] is two rows of Sums<4>. The sums
+// of a product are the left operand of the next one, and their transposes the right one, without shared memory.
+#pragma once
+
+#include "linescan/ops/device_code/tile_product.cuh"
+#include "linescan/ops/gated_delta_rule/gpu_layout.h"
+
+namespace linescan {
+
+inline constexpr int kSequenceTokens = DeltaLayout::kSequenceTokens;  // of a chunk
+inline constexpr int kSequenceWidth = DeltaLayout::kSequenceWidth;    // K and V, padded
+inline constexpr int kSequenceTile = kSequenceTokens * kSequenceWidth;
+
+// A tile [16 tokens, 32]: packs of eight numbers, those of a row in an order that gives eight neighbouring rows'
+// packs of a column different banks. Rows that are eight apart have the same.
+template <typename T>
+__device__ __forceinline__ T* place_of(T* tile, int token, int column) {
+  return tile + token * kSequenceWidth + ((column / 8) ^ (token / 2 % 4)) * 8;
+}
+
+// ---- Operands ------------------------------------------------------------------------------------
+
+// B[k, n] = a[n, k] for n from 0 to 15
+template <typename T>
+struct Columns {
+  FragmentB<T> b[2];
+
+  __device__ __forceinline__ explicit Columns(const FragmentA<T>& a) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) b[i & 1].words[i >> 1] = a.words[i];
+  }
+};
+
+template <typename T>
+__device__ __forceinline__ FragmentA<T> transposed(const FragmentA<T>& a) {
+  FragmentA<T> result;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) result.words[i] = transpose_8x8(a.words[(i >> 1) + 2 * (i & 1)]);
+  return result;
+}
+
+// A matrix of [16 or 32, 32] as operands of [16, 16].
+template <typename T>
+struct TokenOperand {
+  FragmentA<T> parts[2];  // along the width
+
+  __device__ __forceinline__ void load(const T* tile) {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int k = 0; k < 2; ++k)
+      load_matrices(parts[k].words, place_of(tile, lane % 16, 16 * k + lane / 16 * 8));
+  }
+};
+// The same as right operands, tokens side by side: registers in the order in which products take them.
+template <typename T>
+struct TokenColumns {
+  FragmentB<T> parts[2][2];  // along the width; tokens 0 to 7 and 8 to 15
+
+  __device__ __forceinline__ void load(const T* tile) {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int k = 0; k < 2; ++k) {
+      uint32_t words[4];
+      load_matrices(words, place_of(tile, lane % 8 + lane / 16 * 8, 16 * k + lane / 8 % 2 * 8));
+#pragma unroll
+      for (int i = 0; i < 4; ++i) parts[k][i >> 1].words[i & 1] = words[i];
+    }
+  }
+  TokenColumns() = default;
+  __device__ __forceinline__ explicit TokenColumns(const TokenOperand<T>& tokens) {
+#pragma unroll
+    for (int k = 0; k < 2; ++k) {
+      const Columns<T> columns(tokens.parts[k]);
+      parts[k][0] = columns.b[0];
+      parts[k][1] = columns.b[1];
+    }
+  }
+};
+template <typename T>
+struct SquareOperand {
+  FragmentA<T> parts[2][2];
+
+  __device__ __forceinline__ void round(const Sums<4> (&sums)[2]) {
+#pragma unroll
+    for (int m = 0; m < 2; ++m)
+#pragma unroll
+      for (int k = 0; k < 2; ++k) parts[m][k] = operand<T>(sums[m], k);
+  }
+  __device__ __forceinline__ SquareOperand turned() const {
+    SquareOperand result;
+#pragma unroll
+    for (int m = 0; m < 2; ++m)
+#pragma unroll
+      for (int k = 0; k < 2; ++k) result.parts[m][k] = transposed(parts[k][m]);
+    return result;
+  }
+};
+
+// A matrix [32 of V, 16 tokens] in float32, and rounded as an operand whose depth is the tokens.
+struct TurnedTokens {
+  Sums<2> rows[2];
+
+  __device__ __forceinline__ void clear() {
+    rows[0].clear();
+    rows[1].clear();
+  }
+  // x <- function(x, half of V, tile, number, token)
+  template <class Function>
+  __device__ __forceinline__ void map(const Function& function) {
+    const int q = threadIdx.x % 4;
+#pragma unroll
+    for (int m = 0; m < 2; ++m)
+#pragma unroll
+      for (int i = 0; i < 2; ++i)
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          float& x = rows[m].tiles[i][j];
+          x = function(x, m, i, j, 8 * i + 2 * q + (j & 1));
+        }
+  }
+};
+template <typename T>
+struct TurnedOperand {
+  FragmentA<T> parts[2];  // 16 of V each
+
+  // From a tile [16 tokens, 32 of V].
+  __device__ __forceinline__ void load(const T* tile) {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int m = 0; m < 2; ++m)
+      load_matrices_transposed(parts[m].words,
+                               place_of(tile, lane % 8 + lane / 16 * 8, 16 * m + lane / 8 % 2 * 8));
+  }
+
+  // factor(token)
+  template <class Factor>
+  __device__ __forceinline__ void round(const TurnedTokens& tokens, const Factor& factor) {
+    const int q = threadIdx.x % 4;
+#pragma unroll
+    for (int m = 0; m < 2; ++m)
+      parts[m].fill([&](int r, int i) {
+        return factor(fragment_k(q, i)) * tokens.rows[m].tiles[i >> 1][2 * r + (i & 1)];
+      });
+  }
+  __device__ __forceinline__ void round(const TurnedTokens& tokens) {
+#pragma unroll
+    for (int m = 0; m < 2; ++m) parts[m] = operand<T>(tokens.rows[m], 0);
+  }
+  // [16 tokens, 32 of V]
+  __device__ __forceinline__ TokenOperand<T> turned() const {
+    TokenOperand<T> result;
+#pragma unroll
+    for (int m = 0; m < 2; ++m) result.parts[m] = transposed(parts[m]);
+    return result;
+  }
+};
+
+// sums [16, 16] += left [16, 32] right^T
+template <typename T>
+__device__ __forceinline__ void multiply_tokens(Sums<2>& sums, const TokenOperand<T>& left,
+                                                const TokenColumns<T>& right) {
+#pragma unroll
+  for (int k = 0; k < 2; ++k) multiply_add(sums, 0, left.parts[k], right.parts[k]);
+}
+// sums [32 of V, 16 tokens] += state [32 of V, 32 of K] tokens^T
+template <typename T>
+__device__ __forceinline__ void read_state(TurnedTokens& sums, const SquareOperand<T>& state,
+                                           const TokenColumns<T>& tokens) {
+#pragma unroll
+  for (int k = 0; k < 2; ++k)
+#pragma unroll
+    for (int m = 0; m < 2; ++m) multiply_add(sums.rows[m], 0, state.parts[m][k], tokens.parts[k]);
+}
+// sums [16 tokens, 32] += left [16, 32] turned^T
+template <typename T>
+__device__ __forceinline__ void read_rows(Sums<4>& sums, const TokenOperand<T>& left,
+                                          const SquareOperand<T>& turned) {
+#pragma unroll
+  for (int k = 0; k < 2; ++k)
+#pragma unroll
+    for (int n = 0; n < 2; ++n)
+      multiply_add(sums, n, left.parts[k], Columns<T>(turned.parts[n][k]).b);
+}
+// sums [32 of V, 16] += left [32 of V, 16] right^T, right [16, 16]
+template <typename T>
+__device__ __forceinline__ void mix_tokens(TurnedTokens& sums, const TurnedOperand<T>& left,
+                                           const FragmentA<T>& right) {
+  const Columns<T> columns(right);
+#pragma unroll
+  for (int m = 0; m < 2; ++m) multiply_add(sums.rows[m], 0, left.parts[m], columns.b);
+}
+// B[k, n] = tile[k, n] for n from `column` on, 16 of them
+template <typename T>
+__device__ __forceinline__ void load_columns(FragmentB<T> (&b)[2], const T* tile, int column) {
+  const int lane = threadIdx.x % 32;
+  uint32_t words[4];
+  load_matrices_transposed(words, place_of(tile, lane % 16, column + lane / 16 * 8));
+#pragma unroll
+  for (int i = 0; i < 4; ++i) b[i >> 1].words[i & 1] = words[i];
+}
+// state [32 of V, 32] += left [32 of V, 16 tokens] tile [16 tokens, 32]
+template <typename T>
+__device__ __forceinline__ void write_state(Sums<4> (&state)[2], const TurnedOperand<T>& left,
+                                            const T* tile) {
+#pragma unroll
+  for (int n = 0; n < 2; ++n) {
+    FragmentB<T> b[2];
+    load_columns(b, tile, 16 * n);
+#pragma unroll
+    for (int m = 0; m < 2; ++m) multiply_add(state[m], n, left.parts[m], b);
+  }
+}
+
+// ---- Tokens with tokens ----------------------------------------------------------------------------
+
+// The numbers of a product [16, 16] of this lane, zero above the blocks on the diagonal: function(tile, number, i, j).
+template <class Function>
+__device__ __forceinline__ Sums<2> lower_blocks(const Function& function) {
+  const int g = threadIdx.x % 32 / 4, q = threadIdx.x % 4;
+  Sums<2> result;
+#pragma unroll
+  for (int c = 0; c < 2; ++c) {
+    result.tiles[0][c] = function(0, c, g, 2 * q + c);
+    result.tiles[0][2 + c] = function(0, 2 + c, 8 + g, 2 * q + c);
+    result.tiles[1][c] = 0.f;
+    result.tiles[1][2 + c] = function(1, 2 + c, 8 + g, 8 + 2 * q + c);
+  }
+  return result;
+}
+
+// An 8 x 8 matrix whose row g, columns 2q and 2q + 1 this lane has, turned.
+__device__ __forceinline__ void turn_8x8(float (&x)[2]) {
+  const int g = threadIdx.x % 32 / 4, q = threadIdx.x % 4;
+  float turned[2];
+#pragma unroll
+  for (int c = 0; c < 2; ++c) {
+    const int from = 4 * (2 * q + c) + g / 2;
+    const float even = __shfl_sync(kAllLanes, x[0], from), odd = __shfl_sync(kAllLanes, x[1], from);
+    turned[c] = g % 2 == 0 ? even : odd;
+  }
+  x[0] = turned[0];
+  x[1] = turned[1];
+}
+
+// a b for 8 x 8 matrices that lie so, b turned; kPieces of tf32 each.
+template <int kPieces>
+__device__ __forceinline__ void multiply_8x8(float (&result)[2], const float (&a)[2],
+                                             const float (&b_turned)[2]) {
+  float rest_a[2] = {a[0], a[1]}, rest_b[2] = {b_turned[0], b_turned[1]};
+  uint32_t left[kPieces][4] = {}, right[kPieces][2];
+#pragma unroll
+  for (int piece = 0; piece < kPieces; ++piece)
+#pragma unroll
+    for (int c = 0; c < 2; ++c) {
+      left[piece][2 * c] = take_piece(rest_a[c]);
+      right[piece][c] = take_piece(rest_b[c]);
+    }
+  float sums[4] = {};
+#pragma unroll
+  for (int order = kPieces - 1; order >= 0; --order)  // small terms first
+#pragma unroll
+    for (int piece = 0; piece <= order; ++piece)
+      mma_tf32(sums, left[piece], right[order - piece], sums);
+  result[0] = sums[0];
+  result[1] = sums[1];
+}
+
+// (I + L)^-1: the two blocks on the diagonal by substitution, a row less in every step, what is left of them by
+// products. L is zero on and above the diagonal.
+template <int kPieces>
+__device__ __forceinline__ Sums<2> inverse_of(const Sums<2>& L) {
+  const int q = threadIdx.x % 4;
+  Sums<2> A = lower_blocks([](int, int, int i, int j) { return i == j ? 1.f : 0.f; });
+  float(&upper)[4] = A.tiles[0];
+  float(&lower)[4] = A.tiles[1];
+#pragma unroll
+  for (int j = 0; j < 7; ++j) {
+    const int row = 4 * j + q;
+    const float of_upper = __shfl_sync(kAllLanes, L.tiles[0][j % 2], j / 2, 4);
+    const float of_lower = __shfl_sync(kAllLanes, L.tiles[1][2 + j % 2], j / 2, 4);
+#pragma unroll
+    for (int c = 0; c < 2; ++c) {
+      upper[c] = fmaf(-of_upper, __shfl_sync(kAllLanes, upper[c], row), upper[c]);
+      lower[2 + c] = fmaf(-of_lower, __shfl_sync(kAllLanes, lower[2 + c], row), lower[2 + c]);
+    }
+  }
+  float turned[2] = {upper[0], upper[1]}, product[2];
+  turn_8x8(turned);
+  multiply_8x8<kPieces>(product, {L.tiles[0][2], L.tiles[0][3]}, turned);
+  turn_8x8(product);
+  multiply_8x8<kPieces>(turned, {lower[2], lower[3]}, product);
+  upper[2] = -turned[0];
+  upper[3] = -turned[1];
+  return A;
+}
+
+}  // namespace linescan

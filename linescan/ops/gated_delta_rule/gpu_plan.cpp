@@ -54,6 +54,52 @@ void expect_shared(std::string_view kernel, const DeltaLaunch& launch,
         size.K, name_of(size.dtype), launch.shared_bytes, kernel, gpu.name, gpu.shared_per_block);
 }
 
+// Parts of the workspace, one behind the other.
+struct Parts {
+  int64_t end = 0;
+
+  int64_t reserve(int64_t bytes) {
+    const int64_t at = end;
+    end += round_up(bytes, kAlignment);
+    return at;
+  }
+};
+
+// Outputs by two warp groups that share the keys.
+bool shares_keys(const GatedDeltaRuleSize& size, Pass pass, const Gpu& gpu) {
+  return pass == Pass::kForward && delta_padded_keys(size.K) == DeltaLayout::kPairKeys &&
+         size_of(size.dtype) == 2 && delta_padded_values(size.V) > kFewValues &&
+         has_warp_group_products(gpu) &&
+         DeltaLayout{2, DeltaLayout::kPairKeys, true}.pair_scan_bytes() <= gpu.shared_per_block;
+}
+
+// Many sequences with small heads. Gradients of q and k are not added up between warps.
+bool walks_whole_sequences(const GatedDeltaRuleSize& size, Pass pass, const Gpu& gpu) {
+  return size_of(size.dtype) == 2 && size.K <= DeltaLayout::kSequenceWidth &&
+         size.V <= DeltaLayout::kSequenceWidth &&
+         size.sequences * size.value_heads >= kWalkingWarps * gpu.multiprocessors &&
+         (pass == Pass::kForward || size.heads == size.value_heads) &&
+         sequence_block_bytes(pass) <= gpu.shared_per_block;
+}
+
+void plan_whole_sequences(GatedDeltaRuleGpuPlan& plan, const GatedDeltaRuleSize& size, bool packed,
+                          const Gpu& gpu, Parts& parts) {
+  constexpr int64_t kWarps = DeltaLayout::kSequenceWarps;
+  const int64_t heads = size.sequences * size.value_heads;
+  plan.whole_sequences = true;
+  plan.chunk = DeltaLayout::kSequenceTokens;
+  plan.scan = launch_of(ceil_div(heads, kWarps), 32 * kWarps, sequence_block_bytes(plan.pass));
+  if (plan.pass == Pass::kForward) return;
+  const int64_t blocks = std::clamp<int64_t>(gpu.shared_per_multiprocessor / plan.scan.shared_bytes,
+                                             1, kWalkingBlocks);
+  plan.scan.grid = std::min(plan.scan.grid, blocks * gpu.multiprocessors);
+  if (!packed) plan.slot_chunks = ceil_div(size.length, plan.chunk);
+  const int64_t places = packed ? (size.length / plan.chunk + size.sequences) * size.value_heads
+                                : plan.scan.grid * kWarps * plan.slot_chunks;
+  plan.states_at = parts.reserve(places * DeltaLayout::kSequenceKeptBytes);
+  plan.parameter_sums_at = parts.reserve(2 * heads * 4);
+}
+
 }  // namespace
 
 GatedDeltaRuleGpuPlan plan(const GatedDeltaRuleSize& size, bool packed, Pass pass, const Gpu& gpu) {
@@ -61,11 +107,8 @@ GatedDeltaRuleGpuPlan plan(const GatedDeltaRuleSize& size, bool packed, Pass pas
   plan.pass = pass;
   const int64_t number = size_of(size.dtype), sequences = size.sequences;
   const int64_t padded_keys = delta_padded_keys(size.K), values = delta_padded_values(size.V);
-  const bool pair =
-      pass == Pass::kForward && padded_keys == DeltaLayout::kPairKeys && number == 2 &&
-      values > kFewValues && has_warp_group_products(gpu) &&
-      DeltaLayout{2, DeltaLayout::kPairKeys, true}.pair_scan_bytes() <= gpu.shared_per_block;
-  const DeltaLayout layout{static_cast<int>(number), static_cast<int>(padded_keys), pair};
+  plan.key_pair = shares_keys(size, pass, gpu);
+  const DeltaLayout layout{static_cast<int>(number), static_cast<int>(padded_keys), plan.key_pair};
   plan.padded_keys = padded_keys;
   plan.chunk = layout.chunk();
 
@@ -83,44 +126,20 @@ GatedDeltaRuleGpuPlan plan(const GatedDeltaRuleSize& size, bool packed, Pass pas
   plan.multiplications = (pass == Pass::kForward ? 3 : 8) * rows * size.K * size.V;
 
   const int64_t heads = sequences * size.value_heads;
-  int64_t end = packed ? round_up((sequences + 1) * 8, kAlignment) : 0;
-  const auto reserve = [&](int64_t bytes) {
-    const int64_t at = end;
-    end += round_up(bytes, kAlignment);
-    return at;
-  };
+  Parts parts{packed ? round_up((sequences + 1) * 8, kAlignment) : 0};
   if (plan.mode == GatedDeltaRuleMode::kRecurrent) {
     plan.chunk = 1;
     plan.key_warps = layout.recurrence_warps();
     plan.column_warps = 1;
     plan.column_parts = ceil_div(size.V, 32);
     plan.scan = launch_of(heads * plan.column_parts, 32 * plan.key_warps, 0);
-    plan.workspace_bytes = end;
+    plan.workspace_bytes = parts.end;
     return plan;
   }
 
-  plan.whole_sequences = number == 2 && size.K <= DeltaLayout::kSequenceWidth &&
-                         size.V <= DeltaLayout::kSequenceWidth &&
-                         heads >= kWalkingWarps * gpu.multiprocessors &&
-                         (pass == Pass::kForward || size.heads == size.value_heads) &&
-                         sequence_block_bytes(pass) <= gpu.shared_per_block;
-  if (plan.whole_sequences) {
-    const bool backward = pass == Pass::kBackward;
-    constexpr int64_t kWarps = DeltaLayout::kSequenceWarps;
-    plan.chunk = DeltaLayout::kSequenceTokens;
-    plan.scan = launch_of(ceil_div(heads, kWarps), 32 * kWarps, sequence_block_bytes(pass));
-    if (backward) {
-      const int64_t blocks = std::clamp<int64_t>(
-          gpu.shared_per_multiprocessor / plan.scan.shared_bytes, 1, kWalkingBlocks);
-      plan.scan.grid = std::min(plan.scan.grid, blocks * gpu.multiprocessors);
-      const int64_t chunks = ceil_div(size.length, plan.chunk);
-      if (!packed) plan.slot_chunks = chunks;
-      const int64_t places = packed ? (size.length / plan.chunk + sequences) * size.value_heads
-                                    : plan.scan.grid * kWarps * chunks;
-      plan.states_at = reserve(places * DeltaLayout::kSequenceKeptBytes);
-      plan.parameter_sums_at = reserve(2 * heads * 4);
-    }
-    plan.workspace_bytes = end;
+  if (walks_whole_sequences(size, pass, gpu)) {
+    plan_whole_sequences(plan, size, packed, gpu, parts);
+    plan.workspace_bytes = parts.end;
     return plan;
   }
 
@@ -130,7 +149,7 @@ GatedDeltaRuleGpuPlan plan(const GatedDeltaRuleSize& size, bool packed, Pass pas
   const int64_t units = plan.chunks * size.heads, value_units = plan.chunks * size.value_heads;
   plan.records = launch_of(units, 2 * plan.chunk, layout.records_bytes());
   plan.key_warps = layout.key_warps();
-  plan.warp_groups = !pair && layout.has_groups() && values > kFewValues &&
+  plan.warp_groups = !plan.key_pair && layout.has_groups() && values > kFewValues &&
                      has_warp_group_products(gpu) &&
                      layout.group_scan_bytes(2, true, true) <= gpu.shared_per_block &&
                      layout.group_gradients_bytes() <= gpu.shared_per_block;
@@ -140,13 +159,12 @@ GatedDeltaRuleGpuPlan plan(const GatedDeltaRuleSize& size, bool packed, Pass pas
                                 : 32 * (plan.column_warps * plan.key_warps + plan.loader_warps);
     const int columns = static_cast<int>(plan.column_warps), count = static_cast<int>(stages);
     return launch_of(heads * plan.column_parts, threads,
-                     pair ? layout.pair_scan_bytes()
+                     plan.key_pair ? layout.pair_scan_bytes()
                      : plan.warp_groups
                          ? layout.group_scan_bytes(count, outputs, pass == Pass::kBackward)
                          : layout.scan_bytes(columns, count, outputs));
   };
-  if (pair) {
-    plan.key_pair = true;
+  if (plan.key_pair) {
     plan.column_warps = 4;
     plan.column_parts = ceil_div(values, 64);
     plan.stages = DeltaLayout::kPairStages;
@@ -178,7 +196,7 @@ GatedDeltaRuleGpuPlan plan(const GatedDeltaRuleSize& size, bool packed, Pass pas
     plan.stages = ahead && scan(true, 2).shared_bytes <= gpu.shared_per_block ? 2 : 1;
   }
   plan.scan = scan(pass == Pass::kForward, plan.stages);
-  plan.records_at = reserve(value_units * layout.record_bytes());
+  plan.records_at = parts.reserve(value_units * layout.record_bytes());
   expect_shared("records", plan.records, size, gpu);
   expect_shared("scan", plan.scan, size, gpu);
   if (pass == Pass::kBackward) {
@@ -193,13 +211,13 @@ GatedDeltaRuleGpuPlan plan(const GatedDeltaRuleSize& size, bool packed, Pass pas
                         layout.gradients_bytes(static_cast<int>(plan.gradient_stages)));
     expect_shared("reverse scan", plan.reverse_scan, size, gpu);
     expect_shared("gradients", plan.gradients, size, gpu);
-    plan.states_at = reserve(value_units * values * padded_keys * number);
-    plan.state_gradients_at = reserve(value_units * values * padded_keys * number);
-    plan.corrections_at = reserve(value_units * values * plan.chunk * number);
-    plan.correction_gradients_at = reserve(value_units * values * plan.chunk * number);
-    plan.parameter_sums_at = reserve(2 * value_units * 4);
+    plan.states_at = parts.reserve(value_units * values * padded_keys * number);
+    plan.state_gradients_at = parts.reserve(value_units * values * padded_keys * number);
+    plan.corrections_at = parts.reserve(value_units * values * plan.chunk * number);
+    plan.correction_gradients_at = parts.reserve(value_units * values * plan.chunk * number);
+    plan.parameter_sums_at = parts.reserve(2 * value_units * 4);
   }
-  plan.workspace_bytes = end;
+  plan.workspace_bytes = parts.end;
   return plan;
 }
 

@@ -7,11 +7,12 @@
 //     bench/selective_scan_gpu.cpp $O/{selective_scan,plan,gpu_plan,gpu_arguments}.cpp \
 //     linescan/ops/device_code/cuda_error.cpp linescan/base/{shape,nearest}.cpp \
 //     linescan/device/{gpu,gpu_driver,known_gpus}.cpp \
-//     {,one_state_}{forward,backward}.o ordered_sums.o \
+//     {,one_state_,channels_last_}{forward,backward}.o many_states_backward.o ordered_sums.o \
 //     -L/usr/local/cuda/lib64 -lcudart_static -ldl -lrt -lpthread
 //
 //   scan_bench            every row with its plan
 //   scan_bench --all 3    the best of every legal plan of row 3
+//   scan_bench --channels-last 4   row 4 with its channels side by side in memory; goes with --all, in front
 //
 // The forward pass keeps what the backward pass can use, as in training. Times are medians of CUDA-event times of a graph of several calls, on buffers larger than the L2
 // cache in turn. Floor: bytes over 4.28 TB/s, exponentials over 3.6 T/s, whichever is larger (H200).
@@ -39,6 +40,8 @@ constexpr Row kRows[] = {{128, 4, 96, 3136, 1},  {128, 4, 192, 784, 1},   {128, 
                          {128, 4, 768, 49, 1},   {64, 4, 192, 3136, 16},  {32, 4, 96, 16384, 1},
                          {8, 1, 4096, 2048, 16}, {1, 1, 4096, 16384, 16}, {8, 1, 2048, 2048, 64},
                          {8, 1, 1024, 2048, 256}};
+
+bool channels_last = false;
 
 void expect_cuda(cudaError_t error) {
   if (error == cudaSuccess) return;
@@ -71,6 +74,15 @@ class DeviceTensor {
   }
   ~DeviceTensor() { cudaFree(memory_); }
   operator TensorView() const { return view_; }
+  // The same memory with neighbouring channels, or states.
+  DeviceTensor&& turned() && {
+    if (!channels_last) return std::move(*this);
+    const Shape& shape = view_.shape;
+    int64_t stride = 1;
+    for (const int dim : {shape.rank() - 2, shape.rank() == 4 ? 1 : -1, shape.rank() - 1, 0})
+      if (dim >= 0) view_.strides[dim] = stride, stride *= shape[dim];
+    return std::move(*this);
+  }
 
  private:
   void* memory_ = nullptr;
@@ -84,22 +96,22 @@ struct Buffers {
   SelectiveScanGradients gradients;
 
   explicit Buffers(const Row& r)
-      : u(sequence(r), kData, -1, 1),
-        delta(sequence(r), kData, -4, 3),
+      : u(DeviceTensor(sequence(r), kData, -1, 1).turned()),
+        delta(DeviceTensor(sequence(r), kData, -4, 3).turned()),
         A({channels(r), r.states}, kFloat, -2, -0.1f),
-        B(factor(r), kData, -1, 1),
-        C(factor(r), kData, -1, 1),
+        B(DeviceTensor(factor(r), kData, -1, 1).turned()),
+        C(DeviceTensor(factor(r), kData, -1, 1).turned()),
         D({channels(r)}, kFloat, -1, 1),
         bias({channels(r)}, kFloat, -0.5f, 0.5f),
-        out(sequence(r), kFloat, 0, 0),
+        out(DeviceTensor(sequence(r), kFloat, 0, 0).turned()),
         last({r.batch, channels(r), r.states}, kFloat, 0, 0),
         states({gpu_kept_states(size(r))}, kFloat, 0, 0),
-        gout(sequence(r), kFloat, -1, 1),
-        gu(sequence(r), kData, 0, 0),
-        gdelta(sequence(r), kData, 0, 0),
+        gout(DeviceTensor(sequence(r), kFloat, -1, 1).turned()),
+        gu(DeviceTensor(sequence(r), kData, 0, 0).turned()),
+        gdelta(DeviceTensor(sequence(r), kData, 0, 0).turned()),
         gA({channels(r), r.states}, kFloat, 0, 0),
-        gB(factor(r), kData, 0, 0),
-        gC(factor(r), kData, 0, 0),
+        gB(DeviceTensor(factor(r), kData, 0, 0).turned()),
+        gC(DeviceTensor(factor(r), kData, 0, 0).turned()),
         gD({channels(r)}, kFloat, 0, 0),
         gbias({channels(r)}, kFloat, 0, 0) {
     problem = {.u = u,
@@ -132,7 +144,8 @@ struct Buffers {
             .length = r.length,
             .states = r.states,
             .dtype = kData,
-            .out_dtype = kFloat};
+            .out_dtype = kFloat,
+            .length_last = !channels_last};
   }
   static int64_t channels(const Row& r) { return r.groups * r.group_channels; }
   static Shape sequence(const Row& r) { return {r.batch, channels(r), r.length}; }
@@ -187,9 +200,10 @@ void print(const SelectiveScanGpuPlan& plan, double ms) {
       "  {:8} {:7.3f} ms  {:5.0f} GB/s  {:3.0f} % of floor {:.3f}   {}lanes a row {:2}, {} warps, "
       "{} shares, {} parts, {} states, {} warps/SM{}\n",
       name_of(plan.pass), ms, static_cast<double>(plan.bytes) / ms * 1e-6, 100 * floor / ms, floor,
-      plan.one_state     ? "one state, "
-      : plan.many_states ? "many states, "
-                         : "",
+      plan.one_state       ? "one state, "
+      : plan.many_states   ? "many states, "
+      : plan.channels_last ? "channels last, "
+                           : "",
       plan.segments, plan.warps, plan.shares, plan.blocks, plan.state_tile,
       plan.warps_per_multiprocessor, plan.shared_carries ? "" : ", carries in memory");
   std::fflush(stdout);
@@ -212,7 +226,7 @@ void run(int number, bool all) {
         if (one.warps_per_multiprocessor >= 6) times.emplace_back(measure(buffers, one, 1), one);
       std::stable_sort(times.begin(), times.end(),
                        [](const auto& a, const auto& b) { return a.first < b.first; });
-      for (std::size_t i = 0; i < std::min<std::size_t>(12, times.size()); ++i)
+      for (std::size_t i = 0; i < std::min<std::size_t>(60, times.size()); ++i)
         print(times[i].second, times[i].first);
     }
     const SelectiveScanGpuPlan chosen = plan(size, pass, gpus()[0]);
@@ -225,7 +239,13 @@ void run(int number, bool all) {
 }  // namespace linescan
 
 int main(int count, char** words) {
-  const bool all = count > 1 && std::string(words[1]) == "--all";
+  const auto flag = [&](const char* name) {
+    const bool given = count > 1 && std::string(words[1]) == name;
+    if (given) ++words, --count;
+    return given;
+  };
+  linescan::channels_last = flag("--channels-last");
+  const bool all = flag("--all");
   if (linescan::gpus().empty()) {
     fmt::print("no GPU: {}\n", linescan::why_no_gpu());
     return 1;
@@ -233,6 +253,6 @@ int main(int count, char** words) {
   fmt::print("{}\n", linescan::gpus()[0].name);
   if (count == 1)
     for (int i = 0; i < 10; ++i) linescan::run(i, false);
-  for (int i = all ? 2 : 1; i < count; ++i) linescan::run(std::atoi(words[i]), all);
+  for (int i = 1; i < count; ++i) linescan::run(std::atoi(words[i]), all);
   return 0;
 }

@@ -1,4 +1,4 @@
-// ss2d with many states on GPUs, as selective_scan over pixels put into the order of the routes. Its
+// ss2d with several states on GPUs, as selective_scan with the pixels of a route as its steps. Its
 // kernels share a pixel's work among the states; those of ops/ss2d walk the plane once a state.
 // docs/decisions/0016-ss2d-of-many-states.md says what that costs and gains.
 #pragma once
@@ -20,8 +20,8 @@ bool scans_pay(int64_t states, at::IntArrayRef routes);
 // The scan that one part of the batch becomes; its batch says how many images are a part.
 SelectiveScanSize scan_of_part(const Ss2dSize& size, Pass pass);
 
-// As linescan::ss2d_scan and linescan::ss2d_scan_backward, which have checked the arguments; on any
-// device that selective_scan runs on. Works through the batch in parts of about 256 MB of workspace.
+// As linescan::ss2d_scan and linescan::ss2d_scan_backward, which have checked the arguments, on GPUs.
+// Works through the batch in parts of up to 1280 MB of workspace.
 at::Tensor ss2d_by_scans(const at::Tensor& x, const at::Tensor& projection,
                          const at::Tensor& dt_weight, const at::Tensor& dt_bias,
                          const at::Tensor& A_log, const at::Tensor& D, at::IntArrayRef routes,

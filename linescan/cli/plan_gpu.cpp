@@ -216,8 +216,8 @@ void print_gpu_plans(const Ss2dShape& shape, const std::string& device, bool jso
                           back = scan_of_part(size, Pass::kBackward);
   const std::string note = fmt::format(
       "The plans above are those of ss2d's own kernels. With {} states the operator for LibTorch "
-      "does not run them on a GPU: it puts the pixels into the routes' order and calls "
-      "selective_scan, for {} images at a time forward and {} backward, planned below.",
+      "does not run them on a GPU: it calls selective_scan, whose steps are the pixels of a route, "
+      "for {} images at a time forward and {} backward, planned below.",
       size.states, ahead.batch, back.batch);
   if (json) {
     auto document = to_document(kSs2dName, size, size, gpu);

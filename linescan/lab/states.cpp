@@ -35,14 +35,7 @@ PlannedPass planned(const Ss2dSize& size, Pass pass, const Gpu& gpu) {
     const Ss2dGpuPlan ours = plan(size, pass, gpu);
     return summary(ours, gpu, ours.packed ? "ss2d, packed" : "ss2d");
   }
-  const SelectiveScanSize scans = {.batch = size.batch,
-                                   .channels = size.routes * size.channels,
-                                   .groups = size.routes,
-                                   .length = size.pixels(),
-                                   .states = size.states,
-                                   .dtype = size.dtype,
-                                   .out_dtype = size.out_dtype};
-  return summary(plan(scans, pass, gpu), gpu, "selective_scan");
+  return summary(plan(scan_of_part(size, pass), pass, gpu), gpu, "selective_scan");
 }
 
 DType data_type(Precision precision) {

@@ -22,6 +22,8 @@ set(LINESCAN_KERNELS
   ops/layer_norm/forward.cu
   ops/selective_scan/backward.cu
   ops/selective_scan/forward.cu
+  ops/selective_scan/channels_last_backward.cu
+  ops/selective_scan/channels_last_forward.cu
   ops/selective_scan/many_states_backward.cu
   ops/selective_scan/one_state_backward.cu
   ops/selective_scan/one_state_forward.cu

@@ -250,6 +250,10 @@ inline void mma_bf16_half(float (&d)[4], const uint32_t (&a)[4], uint32_t b, con
 inline void mma_f16_half(float (&d)[4], const uint32_t (&a)[4], uint32_t b, const float (&c)[4]) {
   mma_f16(d, {a[0], a[1], 0, 0}, {b, 0}, c);
 }
+template <typename T>
+T in_register(T x) {
+  return x;
+}
 inline void mma_tf32(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2],
                      const float (&c)[4]) {
   on_cpu::multiply_fragments(

@@ -71,6 +71,19 @@ __device__ __forceinline__ void wait_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
+// x in a register from here on: values that live through a loop without a place for them are otherwise read
+// anew from local memory at every use behind it.
+template <typename T>
+__device__ __forceinline__ T in_register(T x) {
+  if constexpr (sizeof(T) == 8)
+    asm volatile("" : "+l"(x));
+  else if constexpr (std::is_same_v<T, float>)
+    asm volatile("" : "+f"(x));
+  else
+    asm volatile("" : "+r"(x));
+  return x;
+}
+
 // d = A B + c on the tensor cores: A [16, k], B [k, 8], c and d [16, 8] spread over the warp as PTX defines.
 // Lane 4 g + q holds rows g, g + 8 of A, column g of B, and of c columns 2q, 2q + 1 of rows g, g + 8.
 __device__ __forceinline__ void mma_bf16(float (&d)[4], const uint32_t (&a)[4],

@@ -1,5 +1,6 @@
-// Sums of partial results (ordered_sums.h). A block takes some neighbouring t of one line (i, j, k);
-// where there are many parts, its threads take some each and add up through shared memory.
+// Sums of partial results (ordered_sums.h). A block takes some neighbouring t of one line (i, j, k), or
+// several short lines; where there are many parts, its threads take some each and add up through
+// shared memory.
 
 #include <algorithm>
 
@@ -17,6 +18,7 @@ struct Jobs {
   OrderedSums all;
   int64_t first_block[kMaxOrderedSums];
   int64_t blocks_a_line[kMaxOrderedSums];
+  int lines_a_block[kMaxOrderedSums];  // one of the two is 1
   int split[kMaxOrderedSums];
 };
 
@@ -29,9 +31,16 @@ __global__ void __launch_bounds__(kThreads) ordered_sums(const __grid_constant__
   const int share = static_cast<int>(threadIdx.x) / columns;
 
   const int64_t block = blockIdx.x - jobs.first_block[job];
+  const int lines = jobs.lines_a_block[job];
   int64_t line = block / jobs.blocks_a_line[job];
-  const int64_t t = (block - line * jobs.blocks_a_line[job]) * columns + column;
-  const bool inside = t < sum.sizes[3];
+  int64_t t = (block - line * jobs.blocks_a_line[job]) * columns + column;
+  if (lines > 1) {
+    const int length = static_cast<int>(sum.sizes[3]);
+    t = column % length;
+    line = line * lines + column / length;
+  }
+  const bool inside = t < sum.sizes[3] && column < (lines > 1 ? lines * sum.sizes[3] : columns) &&
+                      line < sum.sizes[0] * sum.sizes[1] * sum.sizes[2];
 
   float total = 0;
   if (inside) {
@@ -74,9 +83,11 @@ void launch_ordered_sums(const char* what, const OrderedSums& sums, GpuStream st
     jobs.all.add(sum);
     jobs.split[job] = 1;
     while (jobs.split[job] < kMaxSplit && jobs.split[job] * 4 <= sum.parts) jobs.split[job] *= 2;
-    jobs.blocks_a_line[job] = ceil_div(sum.sizes[3], kThreads / jobs.split[job]);
+    const int64_t columns = kThreads / jobs.split[job];
+    jobs.blocks_a_line[job] = ceil_div(sum.sizes[3], columns);
+    jobs.lines_a_block[job] = static_cast<int>(std::max<int64_t>(1, columns / sum.sizes[3]));
     jobs.first_block[job] = grid;
-    grid += lines * jobs.blocks_a_line[job];
+    grid += ceil_div(lines, jobs.lines_a_block[job]) * jobs.blocks_a_line[job];
   }
   launch(what, ordered_sums, {grid, kThreads, kThreads * sizeof(float)}, stream, jobs);
 }

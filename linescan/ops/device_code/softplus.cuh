@@ -53,7 +53,7 @@ __device__ __forceinline__ float sigmoid(float x) {
   return reciprocal_approx(1.0f + exp2_approx(-x * kLog2e));
 }
 
-// The derivative of softplus: sigmoid(x), and 1 above 20.
-__device__ __forceinline__ float softplus_slope(float x) { return x > 20.0f ? 1.0f : sigmoid(x); }
+// The derivative of softplus, by definition 1 above 20: there sigmoid(x) rounds to it.
+__device__ __forceinline__ float softplus_slope(float x) { return sigmoid(x); }
 
 }  // namespace linescan

@@ -14,6 +14,7 @@
 // Chosen by: gpu_plan.cpp: serial (a lane has a row) or segmented.
 
 #include <algorithm>
+#include <utility>
 
 #include "linescan/ops/device_code/ordered_sums.h"
 #include "linescan/ops/device_code/segments.cuh"
@@ -330,9 +331,10 @@ __global__ void __launch_bounds__(kMaxThreads, 2)
   }
 }
 
-// Sums over the blocks of a group, for the batch items of one slice.
+// Sums over the blocks of a group, for the batch items of one slice. `states_last`: neighbouring states
+// are neighbours in the partial sums.
 OrderedSum sum_of_blocks(const SelectiveScanGpuArguments& args, const GpuFactorGradient& partial,
-                         const TensorView& gradient, int items) {
+                         const TensorView& gradient, int items, bool states_last) {
   OrderedSum sum;
   sum.from = reinterpret_cast<const float*>(partial.data);
   sum.parts = args.blocks;
@@ -341,6 +343,10 @@ OrderedSum sum_of_blocks(const SelectiveScanGpuArguments& args, const GpuFactorG
   for (int dim = 0; dim < 4; ++dim) {
     sum.sizes[dim] = gradient.shape[dim];
     sum.strides[dim] = gradient.strides[dim] * element;
+  }
+  if (states_last) {
+    std::swap(sum.sizes[2], sum.sizes[3]);
+    std::swap(sum.strides[2], sum.strides[3]);
   }
   sum.sizes[0] = items;
   sum.to = gradient.as<unsigned char>() + args.first_batch * sum.strides[0];
@@ -414,11 +420,14 @@ void backward(const SelectiveScanProblem& problem, const SelectiveScanGradients&
       launch_one_state_backward(args, plan, out, stream);
     else if (plan.many_states)
       launch_many_states_backward(args, plan, out, stream);
+    else if (plan.channels_last)
+      launch_channels_last_backward(args, plan, out, stream);
     else
       launch("selective_scan backward", kernel, launch_shape(args, plan), stream, args);
     for (int i = 0; i < 2; ++i)
       if (args.sums[i].part != 0)
-        sums.add(sum_of_blocks(args, args.sums[i], *factor_gradients[i], items));
+        sums.add(
+            sum_of_blocks(args, args.sums[i], *factor_gradients[i], items, plan.channels_last));
   }
   const auto over_batch = [&](const float* partial, const TensorView& gradient) {
     if (gradient) sums.add(sum_of_batch(args, partial, gradient));

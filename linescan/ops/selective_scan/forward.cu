@@ -231,6 +231,8 @@ void launch_tile_states(const SelectiveScanGpuArguments& args, const SelectiveSc
     launch_one_state_forward(args, plan, DType::kFloat32, stream);
   else if (plan.many_states)
     launch_many_states_ahead(args, plan, stream);
+  else if (plan.channels_last)
+    launch_channels_last_ahead(args, plan, stream);
   else
     launch_forward<true>(args, plan, stream);
 }
@@ -240,6 +242,8 @@ void forward(const SelectiveScanProblem& problem, const SelectiveScanGpuPlan& pl
   const SelectiveScanGpuArguments args = gpu_arguments(problem, nullptr, plan, false, workspace);
   if (plan.one_state)
     launch_one_state_forward(args, plan, problem.out.dtype, stream);
+  else if (plan.channels_last)
+    launch_channels_last_forward(args, plan, problem.out.dtype, stream);
   else
     launch_forward<false>(args, plan, stream);
 }

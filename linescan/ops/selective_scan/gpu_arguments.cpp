@@ -31,6 +31,7 @@ GpuSequence sequence(const TensorView& tensor, const Geometry& g) {
   q.batch = g.batch > 1 ? tensor.strides[0] * element : 0;
   q.channel = tensor.shape[1] > 1 ? tensor.strides[1] * element : 0;
   q.step = g.length > 1 ? tensor.strides[2] * element : element;
+  q.group = tensor.shape[1] > g.group_channels ? g.group_channels * q.channel : 0;
 
   const auto address = reinterpret_cast<std::uintptr_t>(q.data);
   const bool along_time = q.step == element;
@@ -91,17 +92,17 @@ GpuFactor factor(const TensorView& tensor, bool constant, const Geometry& g) {
   return f;
 }
 
-GpuFactorGradient factor_gradient(const TensorView& tensor, float* sums, int64_t slice,
-                                  const SelectiveScanSize& size) {
+GpuFactorGradient factor_gradient(const TensorView& tensor, float* sums,
+                                  const SelectiveScanGpuPlan& plan, const SelectiveScanSize& size) {
   GpuFactorGradient f;
   if (!tensor || tensor.shape.rank() == 2) return f;
-  if (sums != nullptr) {  // [blocks, slice, groups, states, length]
+  if (sums != nullptr) {  // [blocks, slice, groups, states, length] or [.., length, states]
     f.data = reinterpret_cast<unsigned char*>(sums);
-    f.step = 4;
-    f.state = f.step * size.length;
-    f.group = f.state * size.states;
+    f.step = plan.channels_last ? 4 * size.states : 4;
+    f.state = plan.channels_last ? 4 : 4 * size.length;
+    f.group = 4 * size.length * size.states;
     f.batch = f.group * size.groups;
-    f.part = f.batch * slice;
+    f.part = f.batch * plan.slice;
     f.vectors = size.length % 4 == 0;
     return f;
   }
@@ -156,6 +157,7 @@ SelectiveScanGpuArguments gpu_arguments(const SelectiveScanProblem& problem,
   if (!states_only) args.inputs[2] = placed(problem.z, 2);
   args.factors[0] = factor(problem.B, size.constant_B, g);
   args.factors[1] = factor(problem.C, size.constant_C, g);
+  args.order = problem.order;
   args.A = problem.A.as<float>();
   args.D = problem.D.as<float>();
   args.delta_bias = problem.delta_bias.as<float>();
@@ -191,7 +193,7 @@ SelectiveScanGpuArguments gpu_arguments(const SelectiveScanProblem& problem,
   const bool constant[2] = {size.constant_B, size.constant_C};
   for (int i = 0; i < 2; ++i) {
     args.sums[i] = factor_gradient(*wanted[i], plan.blocks > 1 ? floats + layout.sums[i] : nullptr,
-                                   plan.slice, size);
+                                   plan, size);
     if (*wanted[i] && constant[i]) args.constant_sums[i] = floats + layout.constant[i];
   }
   return args;

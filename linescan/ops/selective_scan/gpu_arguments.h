@@ -20,6 +20,7 @@ enum class GpuLines {
 struct GpuSequence {
   unsigned char* data = nullptr;             // null: absent
   int64_t batch = 0, channel = 0, step = 0;  // strides in bytes
+  int64_t group = 0;  // from a group's first channel to the next group's; 0: all have the same
   DType dtype = DType::kFloat32;
   int element = 4;  // bytes
   GpuLines lines = GpuLines::kRows;
@@ -60,6 +61,7 @@ struct SelectiveScanGpuArguments {
   GpuSequence out, gu, gdelta, gz;  // what is written
   GpuFactor factors[2];             // B, C
   GpuFactorGradient sums[2];        // varying B, C
+  const int* order;                 // [groups, length] or null
   const float* A;                   // [channels, states]
   float* rates;                     // [states, channels]: the same, turned round; or null
   const float* D;                   // [channels] or null

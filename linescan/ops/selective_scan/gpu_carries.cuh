@@ -82,6 +82,15 @@ void launch_many_states_ahead(const SelectiveScanGpuArguments& args,
 void launch_many_states_backward(const SelectiveScanGpuArguments& args,
                                  const SelectiveScanGpuPlan& plan, DType out, GpuStream stream);
 
+// The variant for several states and channels side by side: forward, the backward pass's first kernel,
+// and the backward pass.
+void launch_channels_last_forward(const SelectiveScanGpuArguments& args,
+                                  const SelectiveScanGpuPlan& plan, DType out, GpuStream stream);
+void launch_channels_last_ahead(const SelectiveScanGpuArguments& args,
+                                const SelectiveScanGpuPlan& plan, GpuStream stream);
+void launch_channels_last_backward(const SelectiveScanGpuArguments& args,
+                                   const SelectiveScanGpuPlan& plan, DType out, GpuStream stream);
+
 inline LaunchShape launch_shape(const SelectiveScanGpuArguments& args,
                                 const SelectiveScanGpuPlan& plan) {
   return {int64_t{std::min(args.slice, args.batch - args.first_batch)} * args.groups * args.blocks,

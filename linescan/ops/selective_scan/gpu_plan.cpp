@@ -24,6 +24,7 @@ struct Bounds {
 Bounds bounds_of(const Plan& plan) {
   const bool forward = plan.pass == Pass::kForward;
   if (plan.one_state) return {forward ? 96 : 128, kOneWarps};
+  if (plan.channels_last) return {forward ? 96 : 168, kChannelsLastMaxWarps};
   return forward ? Bounds{128, kGpuScanMaxWarps} : Bounds{168, 6};
 }
 
@@ -35,6 +36,7 @@ int64_t tile_of(const Plan& plan) {
 // States of B and C held at once: a share of shared memory, to which the backward pass adds the sums
 // of each warp.
 int64_t largest_state_tile(const Size& size, const Plan& plan) {
+  if (plan.channels_last) return kChunkStates;
   const int64_t elements = plan.pass == Pass::kForward ? 1024 : 512;
   const int64_t states = std::clamp<int64_t>(elements / tile_of(plan), 1, size.states);
   return round_up(states, plan.shares);  // as many for each warp of a team
@@ -42,15 +44,22 @@ int64_t largest_state_tile(const Size& size, const Plan& plan) {
 
 // Whether the variants without shared memory between registers and sequences can run it.
 bool is_plain(const Size& size) {
-  return !size.constant_B && !size.constant_C && !size.gate && size.length_last &&
+  return !size.constant_B && !size.constant_C && !size.gate &&
          (size.out_dtype == size.dtype || size.out_dtype == DType::kFloat32);
 }
 
-bool may_be_one_state(const Size& size) { return size.states == 1 && is_plain(size); }
+bool may_be_one_state(const Size& size) {
+  return size.states == 1 && is_plain(size) && size.length_last;
+}
 
 bool may_be_many_states(const Size& size, const Plan& plan) {
-  return plan.pass == Pass::kBackward && size.states > 1 && is_plain(size) && plan.segments == 1 &&
-         plan.shares == plan.warps && plan.shared_carries;
+  return plan.pass == Pass::kBackward && size.states > 1 && is_plain(size) && size.length_last &&
+         plan.segments == 1 && plan.shares == plan.warps && plan.shared_carries;
+}
+
+bool may_be_channels_last(const Size& size, const Plan& plan) {
+  return (size.states > 1 || size.ordered) && is_plain(size) && !size.length_last &&
+         plan.segments == 1 && size.length < int64_t{1} << 31;
 }
 
 // The same for both passes, whose tiles have to agree where states are kept.
@@ -60,6 +69,7 @@ int64_t one_state_lanes(const Size& size) {
 
 // Whether the states of a row may be divided among that many warps of a block.
 bool may_share(const Size& size, const Plan& plan) {
+  if (plan.channels_last && kChunkStates % plan.shares != 0) return false;
   const bool simple = !size.constant_B && !size.constant_C && !size.gate;
   return plan.shares == 1 ||
          (simple && plan.shares <= size.states && plan.warps % plan.shares == 0);
@@ -123,6 +133,15 @@ double cost(const Size& size, const Plan& plan, const Gpu& gpu) {
     return real(ceil_div(size.batch, plan.slice)) *
            (waves * filled * real(plan.tiles) * (states * 560 + 1900) / (4 * busy) + extra);
   }
+  if (plan.channels_last) {
+    const double states = real(ceil_div(size.states, plan.shares));
+    const double tile = states * (backward ? 420 : 105) + (backward ? 1700 : 900) +
+                        (plan.shares > 1 ? (backward ? 200 : 100) : 0) +
+                        // What does not come ahead of its tile (FactorFeed) is waited for.
+                        300 * real(std::max<int64_t>(0, ceil_div(512, plan.block) - 3));
+    const double slices = real(ceil_div(size.batch, plan.slice));
+    return slices * (waves * filled * real(plan.tiles) * tile / (4 * busy) + extra);
+  }
   double item, state, state_tile, tile;  // instructions
   if (!backward) {
     item = 32, state = alone ? 6.5 : 8.5, state_tile = alone ? 15 : 30 + 6 * steps, tile = 250;
@@ -153,8 +172,9 @@ double cost(const Size& size, const Plan& plan, const Gpu& gpu) {
 
 }  // namespace
 
-int64_t carry_arrays(const Size& size, Pass pass) {
-  if (pass == Pass::kForward) return 2;
+int64_t carry_arrays(const Size& size, const Plan& plan) {
+  if (plan.pass == Pass::kForward) return 2;
+  if (plan.channels_last) return 4;
   return 3 + (size.constant_B ? 1 : 0) + (size.constant_C ? 1 : 0);
 }
 
@@ -187,6 +207,24 @@ SelectiveScanShared shared_layout(const Size& size, const Plan& plan, bool state
     return shared;
   }
   const int64_t teams = plan.warps / plan.shares;
+  if (plan.channels_last) {
+    const DType types[4] = {size.dtype, size.dtype, size.dtype, size.out_dtype};
+    for (int i : {0, 1, 3}) {
+      if (i == 3 && !backward) continue;
+      shared.stage[i] = kGpuWarp * kGpuItems * static_cast<int64_t>(size_of(types[i]));
+      shared.sequence[i] = take(2 * teams * shared.stage[i]);
+    }
+    shared.factors = take(2 * kChunkStates * (2 * kGpuItems + 4) * 4);
+    if (backward) {
+      shared.sums = take(teams * kChunkStates * kSumPitch * 4);
+      shared.items = take(plan.warps * kGpuExchange * 4);
+    }
+    if (plan.shares > 1 && !states_only)
+      shared.exchange = take(plan.warps * exchange_floats(plan.shares) * 4);
+    if (plan.shared_carries)
+      shared.carries = take((backward ? 4 : 2) * size.states * plan.rows * 4);
+    return shared;
+  }
   const int64_t data = static_cast<int64_t>(size_of(size.dtype));
   const int64_t tile = tile_of(plan), padded = plan.segments * kGpuSegmentPitch;
   const int64_t elements[4] = {data, data, size.gate && !states_only ? data : 0,
@@ -207,8 +245,7 @@ SelectiveScanShared shared_layout(const Size& size, const Plan& plan, bool state
     shared.states = take(2 * plan.state_tile * plan.rows * 4);
   }
   if (plan.shared_carries)
-    shared.carries =
-        take((backward ? carry_arrays(size, plan.pass) : 2) * size.states * plan.rows * 4);
+    shared.carries = take((backward ? carry_arrays(size, plan) : 2) * size.states * plan.rows * 4);
   return shared;
 }
 
@@ -221,7 +258,7 @@ SelectiveScanWorkspace workspace_layout(const Size& size, const Plan& plan) {
   };
   const int64_t states = size.channels * size.states;
   if (!plan.shared_carries)
-    workspace.carries = take(carry_arrays(size, plan.pass) * plan.slice * states);
+    workspace.carries = take(carry_arrays(size, plan) * plan.slice * states);
   if (plan.pass == Pass::kForward) return workspace;
   if (!plan.one_state || !size.kept_states)
     workspace.states = take(std::max<int64_t>(plan.tiles - 1, 0) * plan.slice * states);
@@ -275,18 +312,21 @@ std::vector<SelectiveScanGpuPlan> legal_plans(const SelectiveScanSize& size, Pas
       for (int64_t shares = 1; shares <= warps; ++shares)
         for (const bool shared_carries : {true, false}) {
           if (constant && segments != kGpuConstantSegments) continue;
+          if (size.ordered && segments > 1) continue;
           Plan candidate;
           candidate.pass = pass;
           candidate.segments = segments;
           candidate.shares = shares;
           candidate.warps = warps;
           candidate.shared_carries = shared_carries;
-          if (!may_share(size, candidate)) continue;
           candidate.many_states = may_be_many_states(size, candidate);
+          candidate.channels_last = may_be_channels_last(size, candidate);
+          if (!may_share(size, candidate)) continue;
           const int64_t largest = largest_state_tile(size, candidate);
           for (const int64_t half : {1, 2}) {
             const int64_t state_tile = round_up(ceil_div(largest, half), shares);
-            if (candidate.state_tile == state_tile || (candidate.many_states && half > 1)) continue;
+            const bool fixed = candidate.many_states || candidate.channels_last;
+            if (candidate.state_tile == state_tile || (fixed && half > 1)) continue;
             candidate.state_tile = state_tile;
             consider(candidate);
           }
@@ -320,6 +360,7 @@ std::string to_string(const SelectiveScanGpuPlan& plan) {
       name_of(plan.pass),
       plan.one_state ? fmt::format("one state: {} lanes along a row, rows in turn", plan.segments)
       : plan.many_states   ? "many states: a lane walks a row, warps divide its states"
+      : plan.channels_last ? "channels last: a lane walks a row, neighbours in memory"
       : plan.segments == 1 ? "serial: a lane walks a row"
                            : fmt::format("segmented: {} lanes share a row", plan.segments),
       plan.grid, plan.block, plan.rows, plan.shares, plan.blocks, tile, plan.tiles, plan.state_tile,

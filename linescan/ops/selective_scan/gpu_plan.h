@@ -25,6 +25,11 @@ inline constexpr int kOneFewLanes = 8;  // of a row; all of a warp from kOneLong
 inline constexpr int kOneLong = 1025;
 // The backward variant for several states: how much of B and C a warp brings at once, as floats.
 inline constexpr int kManyBatchFloats = 16 * kGpuItems;
+// The variant for several states and channels side by side: states whose B and C are in shared memory at
+// once, floats from one state's sums to the next one's, and warps of a block.
+inline constexpr int kChunkStates = 16;
+inline constexpr int kSumPitch = 2 * kGpuItems + 1;
+inline constexpr int kChannelsLastMaxWarps = 6;
 
 // A row is one (batch, channel). A team of `shares` warps owns 32 / segments rows and walks them in
 // tiles of segments * kGpuItems steps: lane = (row, segment of the tile), the same in every warp of
@@ -34,13 +39,14 @@ struct SelectiveScanGpuPlan {
   static constexpr const char* kOperator = "selective_scan";
 
   Pass pass = Pass::kForward;
-  bool one_state = false;    // the variant for one state
-  bool many_states = false;  // backward: a block has a warp's rows and divides their states
-  int64_t segments = 0;      // lanes that share a row: 1, 2, 4, .. 32
-  int64_t shares = 0;        // warps that share rows and divide the states among them
-  int64_t warps = 0;         // of a block
-  int64_t rows = 0;          // of a block
-  int64_t blocks = 0;        // of a (batch, group); backward: parts that the sums for B, C come in
+  bool one_state = false;      // the variant for one state
+  bool many_states = false;    // backward: a block has a warp's rows and divides their states
+  bool channels_last = false;  // several states, neighbouring channels, steps in any order
+  int64_t segments = 0;        // lanes that share a row: 1, 2, 4, .. 32
+  int64_t shares = 0;          // warps that share rows and divide the states among them
+  int64_t warps = 0;           // of a block
+  int64_t rows = 0;            // of a block
+  int64_t blocks = 0;  // of a (batch, group); backward: parts that the sums for B, C come in
   int64_t state_tile = 0;
   int64_t tiles = 0;            // of a row
   int64_t slice = 0;            // batch items that one launch works through
@@ -77,7 +83,10 @@ struct SelectiveScanShared {
   int64_t factors = 0;   // [2, B and C, state_tile, segments * kGpuSegmentPitch] floats
   int64_t arrivals = 0;  // of B and C: 16 bytes a thread, one after another
   int64_t arrival_slots = 0;
-  int64_t sums = -1;     // backward: [teams, B and C, state_tile, segments * kGpuSegmentPitch]
+  // Backward: [teams, B and C, state_tile, segments * kGpuSegmentPitch]; for channels_last
+  // [teams, kChunkStates, kSumPitch] floats.
+  int64_t sums = -1;
+  int64_t items = -1;    // channels_last, backward: [warps, kGpuExchange] floats: gradient of out
   int64_t states = -1;   // backward: [2, state_tile, rows] floats: states at the tile's start
   int64_t carries = -1;  // [arrays, states, rows] floats
   int64_t bytes = 0;
@@ -97,10 +106,12 @@ SelectiveScanShared shared_layout(const SelectiveScanSize& size, const Selective
 
 // The backward pass's workspace, in floats, for one slice where sizes grow with it.
 struct SelectiveScanWorkspace {
-  int64_t states = 0;    // [tiles - 1, slice, states, channels]: h at the start of tiles 1, 2, ..
-  int64_t sums[2] = {};  // B, C: [blocks, slice, groups, states, length]; none with one block
-  int64_t carries = 0;   // [arrays, slice, states, channels]
-  int64_t rates = 0;     // [states, channels]: A turned round, for many states
+  int64_t states = 0;  // [tiles - 1, slice, states, channels]: h at the start of tiles 1, 2, ..
+  // B, C: [blocks, slice, groups, states, length], for channels_last [.., length, states]; none with
+  // one block.
+  int64_t sums[2] = {};
+  int64_t carries = 0;  // [arrays, slice, states, channels]
+  int64_t rates = 0;    // [states, channels]: A turned round, for many states
   int64_t A = 0, D = 0, bias = 0, constant[2] = {};  // [batch, channels(, states)]
   int64_t floats = 0;
 };
@@ -112,6 +123,6 @@ SelectiveScanWorkspace workspace_layout(const SelectiveScanSize& size,
 int64_t gpu_kept_states(const SelectiveScanSize& size);
 
 // Arrays of [states, rows] that rows carry from tile to tile.
-int64_t carry_arrays(const SelectiveScanSize& size, Pass pass);
+int64_t carry_arrays(const SelectiveScanSize& size, const SelectiveScanGpuPlan& plan);
 
 }  // namespace linescan

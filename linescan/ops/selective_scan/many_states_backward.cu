@@ -5,13 +5,13 @@
 //
 //   Equations and shapes as in backward.cu.
 //
-// Sums over rows (B, C): a state's two times 16 items over the lanes of its warp by shuffles, blocks and
-// batch by device_code/ordered_sums.cu; sums over states through shared memory. All orders are fixed.
+// Sums over rows (B, C): a state's two times 16 addends over the lanes of its warp (AddendSums), blocks
+// and batch by device_code/ordered_sums.cu; sums over states through shared memory. All orders are fixed.
 // Reference: reference.cpp; derivation in README.md.
 // Chosen by: gpu_plan.cpp.
 
-#include "linescan/ops/device_code/segments.cuh"
 #include "linescan/ops/device_code/softplus.cuh"
+#include "linescan/ops/selective_scan/gpu_addend_sums.cuh"
 #include "linescan/ops/selective_scan/gpu_carries.cuh"
 #include "linescan/ops/selective_scan/gpu_factors.cuh"
 #include "linescan/ops/selective_scan/gpu_items.cuh"
@@ -28,22 +28,6 @@ struct Ahead {
   float A, h;  // h: at the tile's start
   float k, A_sum;
 };
-
-// Sums b and c over the lanes: lane l has the sum of b[l] or, from 16 on, of c[l - 16].
-__device__ __forceinline__ float sum_items(float (&b)[kGpuItems], const float (&c)[kGpuItems],
-                                           int lane) {
-  const bool upper = lane & 16;
-#pragma unroll
-  for (int i = 0; i < kGpuItems; ++i) {
-    const float away = upper ? b[i] : c[i], mine = upper ? c[i] : b[i];
-    b[i] = mine + __shfl_xor_sync(kAllLanes, away, 16);
-  }
-  fold_halves<16>(b, lane, 8);
-  fold_halves<8>(b, lane, 4);
-  fold_halves<4>(b, lane, 2);
-  fold_halves<2>(b, lane, 1);
-  return b[0];
-}
 
 __device__ __forceinline__ unsigned char* address_of(const GpuSequence& q, const GpuPlace<1>& place,
                                                      int64_t t) {
@@ -193,8 +177,9 @@ __global__ void __launch_bounds__(kMaxThreads, 2)
   const float D = args.D && exists ? args.D[place.channel] : 0;
   const float bias = args.delta_bias && exists ? args.delta_bias[place.channel] : 0;
   const auto address = [&](const GpuSequence& q, int64_t t) { return address_of(q, place, t); };
-  // Where this lane's sums of a state go (sum_items).
-  const GpuFactorGradient& sums = args.sums[place.lane / 16];
+  // Where this lane's sums of a state go (AddendSums).
+  const GpuFactorGradient& sums = args.sums[AddendSums<T>::of_C(place.lane)];
+  const int sums_step = AddendSums<T>::step(place.lane);
   unsigned char* sums_to =
       sums.data == nullptr
           ? nullptr
@@ -243,9 +228,8 @@ __global__ void __launch_bounds__(kMaxThreads, 2)
     read_steps(own_steps, dt), read_steps(own_steps + kGpuExchange, du);
     read_steps(own_steps + 2 * kGpuExchange, gy);
     float through_B[kGpuItems] = {}, through_a[kGpuItems] = {};  // sum_n gh B, sum_n A k h[t-1]
-    const bool sums_wanted = sums_to != nullptr && place.lane % 16 < rest;
-    unsigned char* tile_sums =
-        sums_to + (start + place.lane % 16) * sums.step + place.share * sums.state;
+    const bool sums_wanted = sums_to != nullptr && sums_step < rest;
+    unsigned char* tile_sums = sums_to + (start + sums_step) * sums.step + place.share * sums.state;
     float* own_carry = carries + 2 * place.share * kGpuWarp;
     int parity = 0;
     for (int first = place.share; first < args.states;
@@ -271,6 +255,7 @@ __global__ void __launch_bounds__(kMaxThreads, 2)
           }
         });
         float k = now.k, A_sum = 0;
+        AddendSums<T> addends(place.lane);
         // From here on a[] becomes the row's share of gB, h[] that of gC.
         for_fours_backwards([&](int i) {
           const float4 four_B = *reinterpret_cast<const float4*>(at + i);
@@ -289,10 +274,11 @@ __global__ void __launch_bounds__(kMaxThreads, 2)
             a[t] = gh * du[t];
             h[t] *= gy[t];
           }
+          addends.add(i / 4, a + i, h + i);
         });
         own_carry[0] = k, own_carry[kGpuWarp] = now.A_sum + A_sum;
         own_carry += 2 * args.shares * kGpuWarp;
-        const float sum = sum_items(a, h, place.lane);
+        const float sum = addends.total();
         if (sums_wanted) store_float(tile_sums, sums.dtype, sum);
         tile_sums += args.shares * sums.state;
       }

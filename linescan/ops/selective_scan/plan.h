@@ -17,6 +17,7 @@ struct SelectiveScanSize {
   bool softplus = false, gate = false, constant_B = false, constant_C = false;
   bool length_last = true;   // neighbouring steps of u are neighbours in memory
   bool kept_states = false;  // the problem has room for them (selective_scan.h)
+  bool ordered = false;      // the problem has an order of its own (selective_scan.h)
 
   bool operator==(const SelectiveScanSize&) const = default;
 };

@@ -30,6 +30,8 @@ struct SelectiveScanCase {
 
 // The c of the bound (judged.h); README.md, section Numerics, says why.
 inline constexpr double kSelectiveScanBound = 4;
+// The same of the gradients of B and C on GPUs with several states.
+double selective_scan_gpu_factor_bound(DType dtype);
 
 // Inputs, upstream gradients, and outputs that start as NaN.
 struct SelectiveScanSample {
@@ -44,8 +46,9 @@ struct SelectiveScanSample {
   // check, plan, forward and backward, in a workspace full of NaN.
   void run(const ParallelFor& parallel_for = serial_for, int64_t threads = 1);
 
-  // Every result against the reference, after run().
-  std::vector<NamedVerdict> judge(double bound = kSelectiveScanBound) const;
+  // Every result against the reference, after run(). `factor_bound`: of the gradients of B and C.
+  std::vector<NamedVerdict> judge(double bound = kSelectiveScanBound,
+                                  double factor_bound = kSelectiveScanBound) const;
 };
 
 }  // namespace linescan

@@ -33,7 +33,7 @@ void check_factor(std::string_view op, std::string_view argument, const TensorVi
 SelectiveScanSize size_of(const SelectiveScanProblem& p) {
   SelectiveScanSize size;
   size.batch = p.u.shape[0];
-  size.channels = p.u.shape[1];
+  size.channels = p.A.shape[0];
   size.length = p.u.shape[2];
   size.states = p.A.shape[1];
   size.constant_B = p.B.shape.rank() == 2;
@@ -44,7 +44,8 @@ SelectiveScanSize size_of(const SelectiveScanProblem& p) {
   size.softplus = p.delta_softplus;
   size.gate = static_cast<bool>(p.z);
   size.kept_states = static_cast<bool>(p.states);
-  size.length_last = size.length == 1 || p.u.strides[2] == 1;
+  size.ordered = p.order != nullptr;
+  size.length_last = !size.ordered && (size.length == 1 || p.u.strides[2] == 1);
   return size;
 }
 

@@ -36,6 +36,11 @@ struct SelectiveScanProblem {
   // GPUs, optional: float32 [gpu_kept_states(size)], filled by the forward pass and read by the
   // backward pass, which else walks all steps once more to find them again.
   TensorView states{};
+
+  // GPUs, optional: int32 [groups, length], a permutation a group: step t of the group lies at
+  // order[group, t] along the length of every tensor. u and the gradient of out may then have the
+  // channels of one group, which all groups read. Several states, no gate, B and C that vary.
+  const int32_t* order = nullptr;
 };
 
 // Upstream gradients and where to put the results. An undefined upstream is zero; an undefined

@@ -105,10 +105,12 @@ __global__ void __launch_bounds__(kChannelsLastMaxWarps* kGpuWarp, 2)
     u_rows.fetch(args, place, u, places, tile, steps);
     delta_rows.fetch(args, place, delta, places, tile, steps);
     gradient_rows.fetch(args, place, gradient, places, tile, steps);
-    feed.fetch(args, places, 0);
   };
   StepPlaces next(args, place, args.tiles - 1);
-  if (args.tiles > 0) bring(args.tiles - 1, next);
+  if (args.tiles > 0) {
+    bring(args.tiles - 1, next);
+    feed.fetch(args, next, 0);
+  }
   commit_copies();
   int parity = 0;
   float D_sum = 0, bias_sum = 0;
@@ -126,10 +128,8 @@ __global__ void __launch_bounds__(kChannelsLastMaxWarps* kGpuWarp, 2)
       commit_copies();  // of the states at the tile's start
       if (first == 0) wait_copies<0>();
       __syncthreads();
-      if (first + kChunkStates < args.states)
-        feed.fetch(args, places, first + kChunkStates);
-      else if (index > 0)
-        bring(index - 1, next);
+      const bool last_chunk = first + kChunkStates >= args.states;
+      if (last_chunk && index > 0) bring(index - 1, next);
       commit_copies();
       if (first == 0) {
         const G* const from_gy = gradient_rows.tile(index, place.lane);
@@ -226,6 +226,11 @@ __global__ void __launch_bounds__(kChannelsLastMaxWarps* kGpuWarp, 2)
         *sum_to = addends.total();
         at += args.shares * feed.kPitch, sum_to += args.shares * kSumPitch;
       }
+      // Only here, where registers are free for what it brings.
+      if (!last_chunk)
+        feed.fetch(args, places, first + kChunkStates);
+      else if (index > 0)
+        feed.fetch(args, next, 0);
       __syncthreads();
       writer.write(args, places, steps, first, sums);
     }

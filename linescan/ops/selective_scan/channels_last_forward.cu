@@ -17,7 +17,7 @@ namespace linescan {
 namespace {
 
 template <typename T, typename G, bool kStatesOnly>
-__global__ void __launch_bounds__(kChannelsLastMaxWarps* kGpuWarp, 3)
+__global__ void __launch_bounds__(kChannelsLastMaxWarps* kGpuWarp, 2)
     channels_last_forward(const __grid_constant__ SelectiveScanGpuArguments args) {
   const GpuPlace<1> place(args);
   const bool exists = place.exists();

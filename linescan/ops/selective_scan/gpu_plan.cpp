@@ -24,7 +24,7 @@ struct Bounds {
 Bounds bounds_of(const Plan& plan) {
   const bool forward = plan.pass == Pass::kForward;
   if (plan.one_state) return {forward ? 96 : 128, kOneWarps};
-  if (plan.channels_last) return {forward ? 96 : 168, kChannelsLastMaxWarps};
+  if (plan.channels_last) return {168, kChannelsLastMaxWarps};
   return forward ? Bounds{128, kGpuScanMaxWarps} : Bounds{168, 6};
 }
 

@@ -97,7 +97,7 @@ __device__ __forceinline__ void read_steps(const float* from, float (&x)[kGpuIte
 }
 
 template <typename T>
-__global__ void __launch_bounds__(kMaxThreads, 3)
+__global__ void __launch_bounds__(kMaxThreads, 2)
     many_states_ahead(const __grid_constant__ SelectiveScanGpuArguments args) {
   const GpuPlace<1> place(args);
   const bool exists = place.exists();
@@ -124,7 +124,13 @@ __global__ void __launch_bounds__(kMaxThreads, 3)
     const float* ahead_A = args.rates + int64_t{place.share} * args.channels + place.channel;
     float* to = tile_state(args, place, tile + 1, place.share);
     float* own_carry = carries + place.share * kGpuWarp;
-    float A = exists ? *ahead_A : 0;
+    float A[2] = {};
+    const auto look_ahead = [&](int n) {
+#pragma unroll
+      for (int k = 0; k < 2; ++k, ahead_A += step)
+        A[k] = n + k * args.shares < args.states && exists ? *ahead_A : 0;
+    };
+    look_ahead(place.share);
     int parity = 0;
     for (int first = place.share; first < args.states;
          first += batch.kStates * args.shares, parity ^= 1) {
@@ -133,22 +139,30 @@ __global__ void __launch_bounds__(kMaxThreads, 3)
       batch = FactorBatch<T, false>(args, place, tile, first + batch.kStates * args.shares);
       __syncwarp();
       const int end = min(args.states, first + batch.kStates * args.shares);
+      // Two of the warp's states at once: their chains hide each other's latency.
 #pragma unroll 1
-      for (int n = first; n < end; n += args.shares, at += batch.kFloats) {
-        const float rate = A * kLog2e;
-        ahead_A += step;
-        if (n + args.shares < args.states && exists) A = *ahead_A;
-        float h = *own_carry;
+      for (int n = first; n < end; n += 2 * args.shares) {
+        const bool both = n + args.shares < end;
+        const float rate[2] = {A[0] * kLog2e, A[1] * kLog2e};
+        look_ahead(n + 2 * args.shares);
+        float h[2] = {own_carry[0], both ? own_carry[args.shares * kGpuWarp] : 0};
         for_fours([&](int i) {
-          const float4 four = *reinterpret_cast<const float4*>(at + i);
-          const float B[4] = {four.x, four.y, four.z, four.w};
+          float B[2][4];
 #pragma unroll
-          for (int j = 0; j < 4; ++j) h = fmaf(exp2_approx(dt[i + j] * rate), h, du[i + j] * B[j]);
+          for (int k = 0; k < 2; ++k)
+            *reinterpret_cast<float4*>(B[k]) =
+                *reinterpret_cast<const float4*>(at + k * batch.kFloats + i);
+#pragma unroll
+          for (int j = 0; j < 4; ++j)
+#pragma unroll
+            for (int k = 0; k < 2; ++k)
+              h[k] = fmaf(exp2_approx(dt[i + j] * rate[k]), h[k], du[i + j] * B[k][j]);
         });
-        *own_carry = h;
-        own_carry += args.shares * kGpuWarp;
-        if (exists) *to = h;
-        to += step;
+        own_carry[0] = h[0];
+        if (both) own_carry[args.shares * kGpuWarp] = h[1];
+        if (exists) to[0] = h[0];
+        if (exists && both) to[step] = h[1];
+        own_carry += 2 * args.shares * kGpuWarp, to += 2 * step, at += 2 * batch.kFloats;
       }
     }
   }
@@ -224,9 +238,10 @@ __global__ void __launch_bounds__(kMaxThreads, 2)
     Ahead ahead = look_ahead();
     __syncthreads();
 
-    float dt[kGpuItems], du[kGpuItems], gy[kGpuItems];
+    // The gradient of out stays where it is: registers are better used for the rest.
+    const float* const own_gy = own_steps + 2 * kGpuExchange;
+    float dt[kGpuItems], du[kGpuItems];
     read_steps(own_steps, dt), read_steps(own_steps + kGpuExchange, du);
-    read_steps(own_steps + 2 * kGpuExchange, gy);
     float through_B[kGpuItems] = {}, through_a[kGpuItems] = {};  // sum_n gh B, sum_n A k h[t-1]
     const bool sums_wanted = sums_to != nullptr && sums_step < rest;
     unsigned char* tile_sums = sums_to + (start + sums_step) * sums.step + place.share * sums.state;
@@ -262,17 +277,19 @@ __global__ void __launch_bounds__(kMaxThreads, 2)
           const float4 four_C = *reinterpret_cast<const float4*>(at + kGpuItems + i);
           const float B[4] = {four_B.x, four_B.y, four_B.z, four_B.w};
           const float C[4] = {four_C.x, four_C.y, four_C.z, four_C.w};
+          const float4 four_gy = *reinterpret_cast<const float4*>(own_gy + i);
+          const float gy[4] = {four_gy.x, four_gy.y, four_gy.z, four_gy.w};
 #pragma unroll
           for (int j = 3; j >= 0; --j) {
             const int t = i + j;
-            const float gh = fmaf(C[j], gy[t], k);
+            const float gh = fmaf(C[j], gy[j], k);
             k = a[t] * gh;
             const float turn = k * (t > 0 ? h[t > 0 ? t - 1 : 0] : now.h);
             through_B[t] = fmaf(gh, B[j], through_B[t]);
             through_a[t] = fmaf(now.A, turn, through_a[t]);
             A_sum = fmaf(dt[t], turn, A_sum);
             a[t] = gh * du[t];
-            h[t] *= gy[t];
+            h[t] *= gy[j];
           }
           addends.add(i / 4, a + i, h + i);
         });

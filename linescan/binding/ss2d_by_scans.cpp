@@ -189,6 +189,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> ss2d_by_scans_backwar
     const Tensor grecords = p.records(gprojection.narrow(0, first, images));
     SelectiveScanGradients gradients;
     gradients.out = view(upstream);
+    part.scan.out = gradients.out;  // its type: the plan asks the problem for it
     gradients.u = view(p.seen(gu));
     gradients.delta = part.scan.delta;  // in its place: every step is read before it is written
     gradients.A = view(part_A);

@@ -25,7 +25,9 @@ constexpr int64_t kRouteGroups = 4;
 
 struct ForwardType {
   bool vanilla = false;
-  bool float32_scan = false;  // matters in half precision only
+  // In half precision only: the scan's result stays float32, as the states and sums always are. The
+  // published code computes its inputs in half precision too and widens them before the scan.
+  bool float32_scan = false;
   Routes routes = Routes::kCross;
   Gate gate = Gate::kActivated;
   OutNorm out_norm = OutNorm::kLayerNorm;

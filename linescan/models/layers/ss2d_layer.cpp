@@ -1,7 +1,5 @@
 #include "linescan/models/layers/ss2d_layer.h"
 
-#include <ATen/core/LegacyTypeDispatch.h>
-
 #include "linescan/binding/depthwise_conv.h"
 #include "linescan/models/layers/dense.h"
 #include "linescan/models/layers/part.h"
@@ -101,23 +99,20 @@ at::Tensor Ss2dLayerImpl::scan_routes(const at::Tensor& u, at::IntArrayRef route
                                       int64_t first_group) {
   const auto& [x_weight, dt_weight, dt_bias, A_log, D] = scan_parameters_;
   const int64_t groups = static_cast<int64_t>(routes.size()), inner = options_.inner;
-  // The scan sums in float32 either way. On a GPU the result is rounded before it is stored: half the
-  // traffic, and half of what is kept for the norm's backward pass.
-  const auto out_dtype = is_half(u) && !u.is_cuda() ? std::make_optional(at::kFloat) : std::nullopt;
-  const auto run = [&] {
-    if (groups == kRouteGroups)
-      return ss2d_along(options_.path, channels_second(u), scan_parameters_, routes, out_dtype);
-    return ss2d_along(
-        options_.path, channels_second(u),
-        {x_weight.narrow(0, first_group, groups), dt_weight.narrow(0, first_group, groups),
-         dt_bias.narrow(0, first_group, groups),
-         A_log.narrow(0, first_group * inner, groups * inner),
-         D.narrow(0, first_group * inner, groups * inner)},
-        routes, out_dtype);
-  };
-  if (!options_.type.float32_scan) return channels_last(run());
-  c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
-  return channels_last(run());
+  // The scan sums in float32 either way; a float32 scan hands its result on as it is. Otherwise it is
+  // rounded on a GPU before it is stored: half the traffic, and half of what is kept for the norm's
+  // backward pass.
+  const bool wide = is_half(u) && (options_.type.float32_scan || !u.is_cuda());
+  const auto out_dtype = wide ? std::make_optional(at::kFloat) : std::nullopt;
+  if (groups == kRouteGroups)
+    return channels_last(
+        ss2d_along(options_.path, channels_second(u), scan_parameters_, routes, out_dtype));
+  return channels_last(ss2d_along(
+      options_.path, channels_second(u),
+      {x_weight.narrow(0, first_group, groups), dt_weight.narrow(0, first_group, groups),
+       dt_bias.narrow(0, first_group, groups), A_log.narrow(0, first_group * inner, groups * inner),
+       D.narrow(0, first_group * inner, groups * inner)},
+      routes, out_dtype));
 }
 
 // Both directions of every line on its own: rows, or columns with column_bit set.
@@ -137,9 +132,8 @@ at::Tensor Ss2dLayerImpl::cascade(const at::Tensor& u) {
 
 at::Tensor Ss2dLayerImpl::scan(const at::Tensor& u) {
   const PartScope part(Part::kScan);
-  const at::Tensor input = options_.type.float32_scan && is_half(u) ? u.to(at::kFloat) : u;
-  if (options_.type.routes == Routes::kCascade) return cascade(input);
-  return scan_routes(input, route_codes(options_.type.routes), 0);
+  if (options_.type.routes == Routes::kCascade) return cascade(u);
+  return scan_routes(u, route_codes(options_.type.routes), 0);
 }
 
 at::Tensor Ss2dLayerImpl::normalise(const at::Tensor& y) {

@@ -37,6 +37,12 @@ at::Tensor plane_of(const at::Tensor& sequence, int64_t route, const at::Tensor&
   return columns ? lines.transpose(2, 3) : lines;
 }
 
+// What the published code scans in: the type of the einsums, which autocast decides, and where the result
+// is to be wider, that one.
+at::ScalarType scan_type(const at::Tensor& product, std::optional<at::ScalarType> out_dtype) {
+  return out_dtype.value_or(product.scalar_type());
+}
+
 at::Tensor scan_copies(const at::Tensor& x, const ScanParameters& parameters,
                        at::IntArrayRef routes, std::optional<at::ScalarType> out_dtype) {
   const auto& [x_weight, dt_weight, dt_bias, A_log, D] = parameters;
@@ -52,11 +58,12 @@ at::Tensor scan_copies(const at::Tensor& x, const ScanParameters& parameters,
   const at::Tensor record = at::einsum("bkcl,krc->bkrl", {u, x_weight});
   const std::vector<at::Tensor> parts = record.split_with_sizes({rank, states, states}, 2);
   const at::Tensor delta = at::einsum("bkrl,kcr->bkcl", {parts[0], dt_weight});
-  const at::ScalarType type = delta.scalar_type();  // under autocast the einsums decide it
-  const at::Tensor y = std::get<0>(selective_scan(
-      u.view({batch, K * channels, length}).to(type), delta.reshape({batch, K * channels, length}),
-      -A_log.exp(), parts[1].contiguous(), parts[2].contiguous(), D, {}, dt_bias.flatten(), {},
-      /*delta_softplus=*/true, out_dtype));
+  const at::ScalarType type = scan_type(delta, out_dtype);
+  const at::Tensor y = std::get<0>(
+      selective_scan(u.view({batch, K * channels, length}).to(type),
+                     delta.reshape({batch, K * channels, length}).to(type), -A_log.exp(),
+                     parts[1].to(type).contiguous(), parts[2].to(type).contiguous(), D, {},
+                     dt_bias.flatten(), {}, /*delta_softplus=*/true, out_dtype));
   const std::vector<at::Tensor> results = y.view({batch, K, channels, length}).unbind(1);
   at::Tensor sum;
   for (int64_t k = 0; k < K; ++k) {
@@ -81,9 +88,10 @@ at::Tensor scan_einsum(const at::Tensor& x, const ScanParameters& parameters,
   std::vector<at::Tensor> records;  // [batch, length, record] each
   for (int64_t k = 0; k < static_cast<int64_t>(routes.size()); ++k)
     records.push_back(at::einsum("bcl,rc->blr", {x.flatten(2), x_weight[k]}));
-  const at::Tensor projection = at::cat(records, 2);
+  at::Tensor projection = at::cat(records, 2);
   // The operator knows nothing of autocast, whose type the einsums have by now.
-  const at::ScalarType type = projection.scalar_type();
+  const at::ScalarType type = scan_type(projection, out_dtype);
+  projection = projection.to(type);
   const bool keep_states = x.is_cuda() && at::GradMode::is_enabled();
   return std::get<0>(scan.call(x.to(type), projection, dt_weight.to(type), dt_bias, A_log, D,
                                routes, out_dtype, keep_states));

@@ -8,6 +8,7 @@
 
 #include "linescan/binding/cuda_operators.h"
 #include "linescan/binding/ss2d.h"
+#include "linescan/device/gpu.h"
 
 namespace linescan {
 namespace {
@@ -51,7 +52,7 @@ at::Tensor ss2d_scan(const Arguments& a) {
 class Ss2dByScans : public ::testing::TestWithParam<std::vector<int64_t>> {};
 
 TEST_P(Ss2dByScans, AgreesWithTheCpu) {
-  if (!at::hasCUDA() || !torch::cuda::is_available()) GTEST_SKIP() << "no GPU";
+  if (gpus().empty()) GTEST_SKIP() << "no GPU: " << why_no_gpu();
   load_cuda_operators();
   for (const int64_t channels : {6, 40, 96})
     for (const bool channels_last : {false, true}) {

@@ -25,8 +25,9 @@ using at::Tensor;
 
 constexpr std::string_view kName = "ss2d_scan";
 constexpr int64_t kFewestStates = 4;
-// Of what grows with the batch: smaller parts would not fill a GPU.
-constexpr int64_t kWorkspaceGoal = int64_t{1280} << 20;
+// Of what grows with the batch: smaller parts would not fill a GPU, least of all with many states, whose
+// values at the starts of tiles take most of it.
+constexpr int64_t kWorkspaceGoal = int64_t{1280} << 20, kManyStatesGoal = int64_t{2048} << 20;
 
 TensorView view(const Tensor& tensor) { return view_of(kName, "a scan's tensor", tensor); }
 
@@ -129,7 +130,7 @@ bool scans_pay(int64_t states, at::IntArrayRef routes) {
          std::none_of(routes.begin(), routes.end(), [](int64_t code) { return code & kRestart; });
 }
 
-// Equal parts of the batch with a workspace of up to kWorkspaceGoal bytes: forward delta and the routes'
+// Equal parts of the batch with a workspace of up to these many bytes: forward delta and the routes'
 // results; backward delta, the gradient of u, and the states at the starts of tiles, a float a number.
 SelectiveScanSize scan_of_part(const Ss2dSize& size, Pass pass) {
   const int64_t element = static_cast<int64_t>(size_of(size.dtype)), state = 4;
@@ -137,7 +138,8 @@ SelectiveScanSize scan_of_part(const Ss2dSize& size, Pass pass) {
                              ? element + static_cast<int64_t>(size_of(accumulator_of(size.dtype)))
                              : 2 * element + ceil_div(size.states * state, int64_t{kGpuItems});
   const int64_t image = number * size.routes * size.channels * size.pixels();
-  const int64_t most = std::max<int64_t>(1, kWorkspaceGoal / std::max<int64_t>(1, image));
+  const int64_t goal = size.states > kChunkStates ? kManyStatesGoal : kWorkspaceGoal;
+  const int64_t most = std::max<int64_t>(1, goal / std::max<int64_t>(1, image));
   const int64_t parts = std::max<int64_t>(1, ceil_div(size.batch, most));
   return {.batch = ceil_div(size.batch, parts),
           .channels = size.routes * size.channels,

@@ -21,7 +21,7 @@ bool scans_pay(int64_t states, at::IntArrayRef routes);
 SelectiveScanSize scan_of_part(const Ss2dSize& size, Pass pass);
 
 // As linescan::ss2d_scan and linescan::ss2d_scan_backward, which have checked the arguments, on GPUs.
-// Works through the batch in parts of up to 1280 MB of workspace.
+// Works through the batch in parts of up to 1280 MB of workspace, 2048 MB with more than 16 states.
 at::Tensor ss2d_by_scans(const at::Tensor& x, const at::Tensor& projection,
                          const at::Tensor& dt_weight, const at::Tensor& dt_bias,
                          const at::Tensor& A_log, const at::Tensor& D, at::IntArrayRef routes,

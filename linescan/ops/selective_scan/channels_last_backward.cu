@@ -11,10 +11,10 @@
 // Reference: reference.cpp; derivation in README.md. Chosen by: gpu_plan.cpp.
 
 #include "linescan/ops/device_code/softplus.cuh"
-#include "linescan/ops/selective_scan/gpu_addend_sums.cuh"
 #include "linescan/ops/selective_scan/gpu_carries.cuh"
 #include "linescan/ops/selective_scan/gpu_channels_last.cuh"
 #include "linescan/ops/selective_scan/gpu_items.cuh"
+#include "linescan/ops/selective_scan/gpu_row_steps.cuh"
 #include "linescan/ops/selective_scan/gpu_write.cuh"
 
 namespace linescan {
@@ -120,8 +120,8 @@ __global__ void __launch_bounds__(kChannelsLastMaxWarps* kGpuWarp, 2)
     const int steps = GpuTile<1>(args, index).steps, rest = exists ? steps : 0;
     const T* const own_u = u_rows.tile(index, place.lane);
     const T* const own_delta = delta_rows.tile(index, place.lane);
-    float dt[kGpuItems], du[kGpuItems];
-    float through_B[kGpuItems] = {}, through_a[kGpuItems] = {};  // sum_n gh B, sum_n A k h[t-1]
+    RowSteps row;
+    float(&dt)[kGpuItems] = row.dt, (&du)[kGpuItems] = row.du;
     for (int first = 0; first < args.states; first += kChunkStates, parity ^= 1) {
       float* const own = factors + parity * feed.kFloats;
       feed.unpack(args, places, steps, first, own);
@@ -171,7 +171,7 @@ __global__ void __launch_bounds__(kChannelsLastMaxWarps* kGpuWarp, 2)
       if (exists && left > 0) ahead = *carry;
 #pragma unroll 1
       for (; left > 0; left -= args.shares) {
-        const float A = ahead.z, rate = A * kLog2e, A_sum_behind = ahead.y, before = ahead.w;
+        const float A = ahead.z, A_sum_behind = ahead.y, before = ahead.w;
         float k = ahead.x;
         float4* const own_carry = carry;
         carry += carry_step;
@@ -185,45 +185,12 @@ __global__ void __launch_bounds__(kChannelsLastMaxWarps* kGpuWarp, 2)
             next_start = *start;
           start += start_step;
         }
-        float a[kGpuItems], h[kGpuItems], state = before;
-        for_fours([&](int i) {
-          const float4 four = *reinterpret_cast<const float4*>(at + i);
-          const float B[4] = {four.x, four.y, four.z, four.w};
-#pragma unroll
-          for (int j = 0; j < 4; ++j) {
-            a[i + j] = exp2_approx(dt[i + j] * rate);
-            h[i + j] = state = fmaf(a[i + j], state, du[i + j] * B[j]);
-          }
-        });
-        float A_sum = 0;
-        AddendSums<T> addends(place.lane);
-        // From here on a[] becomes the row's addends for B, h[] those for C.
-        for_fours_backwards([&](int i) {
-          const float4 four_B = *reinterpret_cast<const float4*>(at + i);
-          const float4 four_C = *reinterpret_cast<const float4*>(at + kGpuItems + i);
-          const float B[4] = {four_B.x, four_B.y, four_B.z, four_B.w};
-          const float C[4] = {four_C.x, four_C.y, four_C.z, four_C.w};
-          const float4 four_gy = *reinterpret_cast<const float4*>(own_gy + i);
-          const float gy[4] = {four_gy.x, four_gy.y, four_gy.z, four_gy.w};
-#pragma unroll
-          for (int j = 3; j >= 0; --j) {
-            const int t = i + j;
-            const float gh = fmaf(C[j], gy[j], k);
-            k = a[t] * gh;
-            const float turn = k * (t > 0 ? h[t > 0 ? t - 1 : 0] : before);
-            through_B[t] = fmaf(gh, B[j], through_B[t]);
-            through_a[t] = fmaf(A, turn, through_a[t]);
-            A_sum = fmaf(dt[t], turn, A_sum);
-            a[t] = gh * du[t];
-            h[t] *= gy[j];
-          }
-          addends.add(i / 4, a + i, h + i);
-        });
+        float A_sum;
+        *sum_to = row.walk<T>(A, before, k, A_sum, at, own_gy, place.lane);
         if (exists) {
           *reinterpret_cast<float2*>(own_carry) = make_float2(k, A_sum_behind + A_sum);
           if (args.carries != nullptr || start == nullptr) own_carry->w = next_start;
         }
-        *sum_to = addends.total();
         at += args.shares * feed.kPitch, sum_to += args.shares * kSumPitch;
       }
       // Only here, where registers are free for what it brings.
@@ -236,8 +203,8 @@ __global__ void __launch_bounds__(kChannelsLastMaxWarps* kGpuWarp, 2)
     }
 
     if (args.shares > 1) {
-      give_items(through_B, exchange, place.lane);
-      give_items(through_a, exchange + kGpuExchange, place.lane);
+      give_items(row.through_B, exchange, place.lane);
+      give_items(row.through_a, exchange + kGpuExchange, place.lane);
       __syncthreads();
     }
     unsigned char *const to_u = in_register(gu), *const to_delta = in_register(gdelta);
@@ -248,8 +215,8 @@ __global__ void __launch_bounds__(kChannelsLastMaxWarps* kGpuWarp, 2)
     for_fours([&](int i) {
       if (!finishes(args, place, i)) return;
       if (args.shares > 1) {
-        add_four(args, through_B, i, team_exchange, place.lane);
-        add_four(args, through_a, i, team_exchange + kGpuExchange, place.lane);
+        add_four(args, row.through_B, i, team_exchange, place.lane);
+        add_four(args, row.through_a, i, team_exchange + kGpuExchange, place.lane);
       }
       const float4 four_gy = *reinterpret_cast<const float4*>(own_gy + i);
       const float gy[4] = {four_gy.x, four_gy.y, four_gy.z, four_gy.w};
@@ -266,10 +233,12 @@ __global__ void __launch_bounds__(kChannelsLastMaxWarps* kGpuWarp, 2)
           slope[j] = softplus_slope(to_float(own_delta[(i + j) * kGpuWarp]) + own_bias);
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
-        slope[j] = i + j < own_rest ? slope[j] * fmaf(x[j], through_B[i + j], through_a[i + j]) : 0;
+        slope[j] = i + j < own_rest
+                       ? slope[j] * fmaf(x[j], row.through_B[i + j], row.through_a[i + j])
+                       : 0;
         tile_D = fmaf(gy[j], x[j], tile_D);
         tile_bias += slope[j];
-        x[j] = fmaf(own_D, gy[j], dt[i + j] * through_B[i + j]);
+        x[j] = fmaf(own_D, gy[j], row.dt[i + j] * row.through_B[i + j]);
       }
       const auto store = [&](unsigned char* to, const GpuSequence& q, const float(&values)[4]) {
         if (to == nullptr) return;

@@ -11,10 +11,10 @@
 // Chosen by: gpu_plan.cpp.
 
 #include "linescan/ops/device_code/softplus.cuh"
-#include "linescan/ops/selective_scan/gpu_addend_sums.cuh"
 #include "linescan/ops/selective_scan/gpu_carries.cuh"
 #include "linescan/ops/selective_scan/gpu_factors.cuh"
 #include "linescan/ops/selective_scan/gpu_items.cuh"
+#include "linescan/ops/selective_scan/gpu_row_steps.cuh"
 #include "linescan/ops/selective_scan/gpu_write.cuh"
 
 namespace linescan {
@@ -240,9 +240,8 @@ __global__ void __launch_bounds__(kMaxThreads, 2)
 
     // The gradient of out stays where it is: registers are better used for the rest.
     const float* const own_gy = own_steps + 2 * kGpuExchange;
-    float dt[kGpuItems], du[kGpuItems];
-    read_steps(own_steps, dt), read_steps(own_steps + kGpuExchange, du);
-    float through_B[kGpuItems] = {}, through_a[kGpuItems] = {};  // sum_n gh B, sum_n A k h[t-1]
+    RowSteps row;
+    read_steps(own_steps, row.dt), read_steps(own_steps + kGpuExchange, row.du);
     const bool sums_wanted = sums_to != nullptr && sums_step < rest;
     unsigned char* tile_sums = sums_to + (start + sums_step) * sums.step + place.share * sums.state;
     float* own_carry = carries + 2 * place.share * kGpuWarp;
@@ -258,51 +257,17 @@ __global__ void __launch_bounds__(kMaxThreads, 2)
       for (int n = first; n < end; n += args.shares, at += batch.kFloats) {
         const Ahead now = ahead;
         ahead = look_ahead();
-        const float rate = now.A * kLog2e;
-        float a[kGpuItems], h[kGpuItems], state = now.h;
-        for_fours([&](int i) {
-          const float4 four = *reinterpret_cast<const float4*>(at + i);
-          const float B[4] = {four.x, four.y, four.z, four.w};
-#pragma unroll
-          for (int j = 0; j < 4; ++j) {
-            a[i + j] = exp2_approx(dt[i + j] * rate);
-            h[i + j] = state = fmaf(a[i + j], state, du[i + j] * B[j]);
-          }
-        });
-        float k = now.k, A_sum = 0;
-        AddendSums<T> addends(place.lane);
-        // From here on a[] becomes the row's share of gB, h[] that of gC.
-        for_fours_backwards([&](int i) {
-          const float4 four_B = *reinterpret_cast<const float4*>(at + i);
-          const float4 four_C = *reinterpret_cast<const float4*>(at + kGpuItems + i);
-          const float B[4] = {four_B.x, four_B.y, four_B.z, four_B.w};
-          const float C[4] = {four_C.x, four_C.y, four_C.z, four_C.w};
-          const float4 four_gy = *reinterpret_cast<const float4*>(own_gy + i);
-          const float gy[4] = {four_gy.x, four_gy.y, four_gy.z, four_gy.w};
-#pragma unroll
-          for (int j = 3; j >= 0; --j) {
-            const int t = i + j;
-            const float gh = fmaf(C[j], gy[j], k);
-            k = a[t] * gh;
-            const float turn = k * (t > 0 ? h[t > 0 ? t - 1 : 0] : now.h);
-            through_B[t] = fmaf(gh, B[j], through_B[t]);
-            through_a[t] = fmaf(now.A, turn, through_a[t]);
-            A_sum = fmaf(dt[t], turn, A_sum);
-            a[t] = gh * du[t];
-            h[t] *= gy[j];
-          }
-          addends.add(i / 4, a + i, h + i);
-        });
+        float k = now.k, A_sum;
+        const float sum = row.walk<T>(now.A, now.h, k, A_sum, at, own_gy, place.lane);
         own_carry[0] = k, own_carry[kGpuWarp] = now.A_sum + A_sum;
         own_carry += 2 * args.shares * kGpuWarp;
-        const float sum = addends.total();
         if (sums_wanted) store_float(tile_sums, sums.dtype, sum);
         tile_sums += args.shares * sums.state;
       }
     }
     __syncwarp();
-    give_items(through_B, own_exchange, place.lane);
-    give_items(through_a, own_exchange + kGpuExchange, place.lane);
+    give_items(row.through_B, own_exchange, place.lane);
+    give_items(row.through_a, own_exchange + kGpuExchange, place.lane);
     __syncthreads();
 
     for (int quad = place.warp; quad < kQuads; quad += args.warps) {

@@ -226,7 +226,7 @@ void run(int number, bool all) {
         if (one.warps_per_multiprocessor >= 6) times.emplace_back(measure(buffers, one, 1), one);
       std::stable_sort(times.begin(), times.end(),
                        [](const auto& a, const auto& b) { return a.first < b.first; });
-      for (std::size_t i = 0; i < std::min<std::size_t>(60, times.size()); ++i)
+      for (std::size_t i = 0; i < std::min<std::size_t>(12, times.size()); ++i)
         print(times[i].second, times[i].first);
     }
     const SelectiveScanGpuPlan chosen = plan(size, pass, gpus()[0]);

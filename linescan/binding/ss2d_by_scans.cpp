@@ -133,7 +133,7 @@ bool scans_pay(int64_t states, at::IntArrayRef routes) {
 // Equal parts of the batch with a workspace of up to these many bytes: forward delta and the routes'
 // results; backward delta, the gradient of u, and the states at the starts of tiles, a float a number.
 SelectiveScanSize scan_of_part(const Ss2dSize& size, Pass pass) {
-  const int64_t element = static_cast<int64_t>(size_of(size.dtype)), state = 4;
+  const int64_t element = static_cast<int64_t>(size_of(size.dtype)), state = sizeof(float);
   const int64_t number = pass == Pass::kForward
                              ? element + static_cast<int64_t>(size_of(accumulator_of(size.dtype)))
                              : 2 * element + ceil_div(size.states * state, int64_t{kGpuItems});

@@ -299,6 +299,22 @@ TEST(SelectiveScanGpuOrder, GivesTheResultsOfTheStepsInOrder) {
       }
 }
 
+// No variant but one knows an order: none of the others may be taken in its place.
+TEST(SelectiveScanGpuOrder, IsRefusedWhereItWouldNotBeFollowed) {
+  SelectiveScanSize size{.batch = 2,
+                         .channels = 64,
+                         .groups = 2,
+                         .length = 45,
+                         .states = 5,
+                         .length_last = false,
+                         .ordered = true};
+  for (const Pass pass : {Pass::kForward, Pass::kBackward})
+    EXPECT_TRUE(plan(size, pass, find_gpu("h100")).channels_last);
+  size.gate = true;
+  for (const Pass pass : {Pass::kForward, Pass::kBackward})
+    EXPECT_THROW(plan(size, pass, find_gpu("h100")), Unsupported);
+}
+
 TEST(SelectiveScanGpuPlans, AllForOneStateAgreeWithReference) {
   SKIP_WITHOUT_GPU;
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16})

@@ -165,7 +165,7 @@ __global__ void __launch_bounds__(kChannelsLastMaxWarps* kGpuWarp, 2)
       } else if (args.initial_state) {
         start = args.initial_state + place.states_at(args) + first + place.share;
       }
-      const float* at = own + place.share * feed.kPitch;
+      const float* at = own + place.share * kChunkPitch;
       float* sum_to = own_sums + place.share * kSumPitch;
       float4 ahead = make_float4(0, 0, 0, 0);
       if (exists && left > 0) ahead = *carry;
@@ -191,7 +191,7 @@ __global__ void __launch_bounds__(kChannelsLastMaxWarps* kGpuWarp, 2)
           *reinterpret_cast<float2*>(own_carry) = make_float2(k, A_sum_behind + A_sum);
           if (args.carries != nullptr || start == nullptr) own_carry->w = next_start;
         }
-        at += args.shares * feed.kPitch, sum_to += args.shares * kSumPitch;
+        at += args.shares * kChunkPitch, sum_to += args.shares * kSumPitch;
       }
       // Only here, where registers are free for what it brings.
       if (!last_chunk)

@@ -89,7 +89,7 @@ __global__ void __launch_bounds__(kChannelsLastMaxWarps* kGpuWarp, 2)
       const int64_t step = args.shares * carries.step();
       [[maybe_unused]] float* start = nullptr;
       if (kStatesOnly && index > 0) start = tile_state(args, place, index, first + place.share);
-      const float* at = own + place.share * feed.kPitch;
+      const float* at = own + place.share * kChunkPitch;
       const auto walk = [&]<int kTogether>() {
         float h[kTogether] = {}, rate[kTogether] = {};
 #pragma unroll
@@ -105,7 +105,7 @@ __global__ void __launch_bounds__(kChannelsLastMaxWarps* kGpuWarp, 2)
           [[maybe_unused]] float C[kTogether][4];
 #pragma unroll
           for (int k = 0; k < kTogether; ++k) {
-            const float* const from = at + k * args.shares * feed.kPitch + i;
+            const float* const from = at + k * args.shares * kChunkPitch + i;
             *reinterpret_cast<float4*>(B[k]) = *reinterpret_cast<const float4*>(from);
             if constexpr (!kStatesOnly)
               *reinterpret_cast<float4*>(C[k]) = *reinterpret_cast<const float4*>(from + kGpuItems);
@@ -122,7 +122,7 @@ __global__ void __launch_bounds__(kChannelsLastMaxWarps* kGpuWarp, 2)
         for (int k = 0; k < kTogether; ++k)
           if (exists) carry[k * step].x = h[k];
         left -= kTogether * args.shares, carry += kTogether * step;
-        at += kTogether * args.shares * feed.kPitch;
+        at += kTogether * args.shares * kChunkPitch;
         if constexpr (kStatesOnly)
           if (start != nullptr) start += kTogether * int64_t{args.shares} * args.channels;
       };

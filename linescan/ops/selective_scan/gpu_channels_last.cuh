@@ -135,8 +135,7 @@ struct FactorElements {
 template <typename T, bool kBoth>
 class FactorFeed {
  public:
-  static constexpr int kPitch = 2 * kGpuItems + 4;  // floats of a state
-  static constexpr int kFloats = kChunkStates * kPitch;
+  static constexpr int kFloats = kChunkStates * kChunkPitch;
 
   __device__ __forceinline__ FactorFeed(const SelectiveScanGpuArguments& args,
                                         const GpuPlace<1>& place) {
@@ -148,23 +147,22 @@ class FactorFeed {
   __device__ __forceinline__ void fetch(const SelectiveScanGpuArguments& args,
                                         const StepPlaces& places, int first) {
 #pragma unroll
-    for (int k = 0; k < kAhead; ++k) ahead_[k] = load(args, k, places, first);
+    for (int k = 0; k < kChunkAhead; ++k) ahead_[k] = load(args, k, places, first);
   }
   // With the same arguments.
   __device__ __forceinline__ void unpack(const SelectiveScanGpuArguments& args,
                                          const StepPlaces& places, int steps, int first,
                                          float* to) const {
-    to += FactorElements::state() * kPitch;
+    to += FactorElements::state() * kChunkPitch;
 #pragma unroll
-    for (int k = 0; k < kAhead; ++k) store(args, k, steps, first, ahead_[k], to);
+    for (int k = 0; k < kChunkAhead; ++k) store(args, k, steps, first, ahead_[k], to);
 #pragma unroll 1
-    for (int k = kAhead; FactorElements::slot(k) < kSlots; ++k)  // of blocks with few threads
+    for (int k = kChunkAhead; FactorElements::slot(k) < kSlots; ++k)  // of blocks with few threads
       store(args, k, steps, first, load(args, k, places, first), to);
   }
 
  private:
   static constexpr int kSlots = (kBoth ? 2 : 1) * kGpuItems;
-  static constexpr int kAhead = 3;  // of a thread: all of them from six warps on
 
   // Always something that exists, so that nothing has to be waited for; store() leaves out the rest.
   __device__ __forceinline__ RawNumber<T> load(const SelectiveScanGpuArguments& args, int k,
@@ -187,7 +185,7 @@ class FactorFeed {
   }
 
   const unsigned char *B_, *C_;
-  RawNumber<T> ahead_[kAhead];
+  RawNumber<T> ahead_[kChunkAhead];
 };
 
 // What the lane's row hands from tile to tile: `Floats` a state, in shared memory or, where they do not

@@ -135,10 +135,12 @@ double cost(const Size& size, const Plan& plan, const Gpu& gpu) {
   }
   if (plan.channels_last) {
     const double states = real(ceil_div(size.states, plan.shares));
-    const double tile = states * (backward ? 420 : 105) + (backward ? 1700 : 900) +
-                        (plan.shares > 1 ? (backward ? 200 : 100) : 0) +
-                        // What does not come ahead of its tile (FactorFeed) is waited for.
-                        300 * real(std::max<int64_t>(0, ceil_div(512, plan.block) - 3));
+    const double tile =
+        states * (backward ? 420 : 105) + (backward ? 1700 : 900) +
+        (plan.shares > 1 ? (backward ? 200 : 100) : 0) +
+        // What does not come ahead of its tile (FactorFeed) is waited for.
+        300 * real(std::max<int64_t>(
+                  0, ceil_div(2 * kChunkStates * kGpuItems, plan.block) - kChunkAhead));
     const double slices = real(ceil_div(size.batch, plan.slice));
     return slices * (waves * filled * real(plan.tiles) * tile / (4 * busy) + extra);
   }
@@ -214,7 +216,7 @@ SelectiveScanShared shared_layout(const Size& size, const Plan& plan, bool state
       shared.stage[i] = kGpuWarp * kGpuItems * static_cast<int64_t>(size_of(types[i]));
       shared.sequence[i] = take(2 * teams * shared.stage[i]);
     }
-    shared.factors = take(2 * kChunkStates * (2 * kGpuItems + 4) * 4);
+    shared.factors = take(2 * kChunkStates * kChunkPitch * 4);
     if (backward) {
       shared.sums = take(teams * kChunkStates * kSumPitch * 4);
       shared.items = take(plan.warps * kGpuExchange * 4);
@@ -222,7 +224,8 @@ SelectiveScanShared shared_layout(const Size& size, const Plan& plan, bool state
     if (plan.shares > 1 && !states_only)
       shared.exchange = take(plan.warps * exchange_floats(plan.shares) * 4);
     if (plan.shared_carries)
-      shared.carries = take((backward ? 4 : 2) * size.states * plan.rows * 4);
+      shared.carries =
+          take((backward ? carry_arrays(size, plan) : 2) * size.states * plan.rows * 4);
     return shared;
   }
   const int64_t data = static_cast<int64_t>(size_of(size.dtype));
@@ -312,7 +315,6 @@ std::vector<SelectiveScanGpuPlan> legal_plans(const SelectiveScanSize& size, Pas
       for (int64_t shares = 1; shares <= warps; ++shares)
         for (const bool shared_carries : {true, false}) {
           if (constant && segments != kGpuConstantSegments) continue;
-          if (size.ordered && segments > 1) continue;
           Plan candidate;
           candidate.pass = pass;
           candidate.segments = segments;
@@ -321,6 +323,7 @@ std::vector<SelectiveScanGpuPlan> legal_plans(const SelectiveScanSize& size, Pas
           candidate.shared_carries = shared_carries;
           candidate.many_states = may_be_many_states(size, candidate);
           candidate.channels_last = may_be_channels_last(size, candidate);
+          if (size.ordered && !candidate.channels_last) continue;  // no other knows an order
           if (!may_share(size, candidate)) continue;
           const int64_t largest = largest_state_tile(size, candidate);
           for (const int64_t half : {1, 2}) {
@@ -336,6 +339,11 @@ std::vector<SelectiveScanGpuPlan> legal_plans(const SelectiveScanSize& size, Pas
 
 SelectiveScanGpuPlan plan(const SelectiveScanSize& size, Pass pass, const Gpu& gpu) {
   const std::vector<Plan> plans = legal_plans(size, pass, gpu);
+  if (plans.empty() && size.ordered)
+    throw_error<Unsupported>(
+        "selective_scan: steps in an order need B and C of every step, no gate, out of the inputs' "
+        "type or float32 and fewer than 2^31 steps on {}",
+        gpu.name);
   if (plans.empty())
     throw_error<Unsupported>("selective_scan: {} bytes of shared memory a block are too few on {}",
                              gpu.shared_per_block, gpu.name);

@@ -26,9 +26,12 @@ inline constexpr int kOneLong = 1025;
 // The backward variant for several states: how much of B and C a warp brings at once, as floats.
 inline constexpr int kManyBatchFloats = 16 * kGpuItems;
 // The variant for several states and channels side by side: states whose B and C are in shared memory at
-// once, floats from one state's sums to the next one's, and warps of a block.
+// once, floats from one state's B and C, and from its sums, to the next one's, elements of B and C that
+// a thread brings ahead of their tile, and warps of a block.
 inline constexpr int kChunkStates = 16;
+inline constexpr int kChunkPitch = 2 * kGpuItems + 4;
 inline constexpr int kSumPitch = 2 * kGpuItems + 1;
+inline constexpr int kChunkAhead = 3;  // all of a chunk from six warps on
 inline constexpr int kChannelsLastMaxWarps = 6;
 
 // A row is one (batch, channel). A team of `shares` warps owns 32 / segments rows and walks them in

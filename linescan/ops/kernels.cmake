@@ -10,6 +10,7 @@ set(LINESCAN_KERNELS
   ops/gated_delta_rule/chunk_records.cu
   ops/gated_delta_rule/chunk_scan.cu
   ops/gated_delta_rule/group_gradients.cu
+  ops/gated_delta_rule/group_pair_reverse_scan.cu
   ops/gated_delta_rule/group_pair_scan.cu
   ops/gated_delta_rule/group_reverse_scan.cu
   ops/gated_delta_rule/group_scan.cu

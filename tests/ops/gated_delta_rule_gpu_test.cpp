@@ -123,8 +123,12 @@ TEST_P(GatedDeltaRuleAmpereGpu, AgreesWithReference) {
   GatedDeltaRuleSample sample(c);
   const GatedDeltaRuleSize size = size_of(sample.problem);
   const Gpu& ampere = find_gpu("a100");
-  EXPECT_TRUE(plan(size, sample.problem.packed, Pass::kBackward, find_gpu("h100")).warp_groups);
-  EXPECT_FALSE(plan(size, sample.problem.packed, Pass::kBackward, ampere).warp_groups);
+  const auto by_groups = [&](const Gpu& gpu) {
+    const GatedDeltaRuleGpuPlan how = plan(size, sample.problem.packed, Pass::kBackward, gpu);
+    return how.warp_groups || how.key_pair;
+  };
+  EXPECT_TRUE(by_groups(find_gpu("h100")));
+  EXPECT_FALSE(by_groups(ampere));
   run(sample, 0xFF, ampere);
   expect_passed(sample.judge(gated_delta_rule_gpu_bound(c.dtype)));
 }
@@ -319,38 +323,64 @@ const Case kWarpGroupCases[] = {
 INSTANTIATE_TEST_SUITE_P(WarpGroups, GatedDeltaRuleGpu, ::testing::ValuesIn(kWarpGroupCases));
 INSTANTIATE_TEST_SUITE_P(WarpGroups, GatedDeltaRuleAmpereGpu, ::testing::ValuesIn(kWarpGroupCases));
 
-// Outputs by two warp groups that share the keys.
-INSTANTIATE_TEST_SUITE_P(Pairs, GatedDeltaRuleGpu,
-                         ::testing::Values(Case{.batch = 1,
-                                                .length = 200,
-                                                .heads = 1,
-                                                .value_heads = 2,
-                                                .K = 256,
-                                                .V = 72,
-                                                .dtype = kBf16,
-                                                .initial = true},
-                                           Case{.batch = 1,
-                                                .length = 70,
-                                                .heads = 1,
-                                                .value_heads = 1,
-                                                .K = 130,
-                                                .V = 136,
-                                                .dtype = kFp16,
-                                                .initial = true,
-                                                .v_first = true,
-                                                .gate = true,
-                                                .misalign = 1},
-                                           Case{.batch = 1,
-                                                .length = 270,
-                                                .heads = 1,
-                                                .value_heads = 1,
-                                                .K = 200,
-                                                .V = 40,
-                                                .dtype = kBf16,
-                                                .bounds = {3, 3, 4, 67, 67, 131, 265},
-                                                .reverse = true,
-                                                .initial = true,
-                                                .gate = true}));
+// Scans whose two warp groups share the keys, gradients for half of the keys after the other; an odd number of value
+// heads a head, so that the record's rows change places with the halves.
+const Case kPairCases[] = {Case{.batch = 1,
+                                .length = 200,
+                                .heads = 1,
+                                .value_heads = 2,
+                                .K = 256,
+                                .V = 72,
+                                .dtype = kBf16,
+                                .initial = true},
+                           Case{.batch = 1,
+                                .length = 70,
+                                .heads = 1,
+                                .value_heads = 1,
+                                .K = 130,
+                                .V = 136,
+                                .dtype = kFp16,
+                                .initial = true,
+                                .v_first = true,
+                                .gate = true,
+                                .misalign = 1},
+                           Case{.batch = 1,
+                                .length = 270,
+                                .heads = 1,
+                                .value_heads = 1,
+                                .K = 200,
+                                .V = 40,
+                                .dtype = kBf16,
+                                .bounds = {3, 3, 4, 67, 67, 131, 265},
+                                .reverse = true,
+                                .initial = true,
+                                .gate = true},
+                           Case{.batch = 2,
+                                .length = 130,
+                                .heads = 1,
+                                .value_heads = 3,
+                                .K = 192,
+                                .V = 70,
+                                .dtype = kBf16,
+                                .reverse = true,
+                                .initial = true,
+                                .gate = true,
+                                .gate_bias = true,
+                                .sigmoid = true,
+                                .negative = true},
+                           Case{.batch = 1,
+                                .length = 80,
+                                .heads = 2,
+                                .value_heads = 2,
+                                .K = 256,
+                                .V = 48,
+                                .dtype = kBf16,
+                                .norm = false,
+                                .float_beta = true,
+                                .heads_first = true,
+                                .largest_key = 0.1}};
+INSTANTIATE_TEST_SUITE_P(Pairs, GatedDeltaRuleGpu, ::testing::ValuesIn(kPairCases));
+INSTANTIATE_TEST_SUITE_P(Pairs, GatedDeltaRuleAmpereGpu, ::testing::ValuesIn(kPairCases));
 
 const Case kSequenceCases[] = {
     Case{.batch = 3, .length = 70, .heads = 2, .value_heads = 2, .K = 32, .V = 32, .dtype = kBf16},
@@ -709,10 +739,14 @@ TEST(GatedDeltaRuleGpuPlan, FillsTheDevice) {
   GatedDeltaRuleSize wide = few;
   wide.K = 256;
   wide.V = 512;
-  EXPECT_TRUE(plan(wide, false, Pass::kForward, find_gpu("h100")).key_pair);
-  EXPECT_EQ(plan(wide, false, Pass::kForward, find_gpu("h100")).chunk, 64);
-  EXPECT_FALSE(plan(wide, false, Pass::kBackward, find_gpu("h100")).key_pair);
-  EXPECT_FALSE(plan(wide, false, Pass::kForward, gpu).key_pair);
+  const Gpu& hopper = find_gpu("h100");
+  for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
+    EXPECT_TRUE(plan(wide, false, pass, hopper).key_pair);
+    EXPECT_EQ(plan(wide, false, pass, hopper).chunk, 64);
+    EXPECT_FALSE(plan(wide, false, pass, gpu).key_pair);
+  }
+  // Every block of the gradients' kernel has a slot.
+  EXPECT_EQ(plan(wide, false, Pass::kBackward, hopper).gradients.grid, hopper.multiprocessors);
   large.K = 512;
   large.dtype = DType::kFloat32;
   EXPECT_THROW(plan(large, false, Pass::kBackward, find_gpu("rtx4090")), Unsupported);

@@ -397,13 +397,19 @@ __global__ void __launch_bounds__(GradientTiles<T, kKeys>::kThreads, kKeys == 32
         }
       }
 
-      store_gate_and_beta(tiles, args, chunk, number, h, pairs_over_token(tiles, rows));
+      store_gate_and_beta(
+          tiles, args, chunk, number, h,
+          sum_gate_and_beta(tiles, rows[kDecay * kChunk], pairs_over_token(tiles, rows)));
       __syncthreads();
     }
-    store_through_norm<Tiles, T>(place, gq, tiles.q, tiles.parts, args.q, chunk, head, in.K,
-                                 in.norm, args.pairs);
-    store_through_norm<Tiles, T>(place, gk, tiles.k, tiles.parts, args.k, chunk, head, in.K,
-                                 in.norm, args.pairs);
+    const auto store = [&](const Sums<kKeyTiles>& sums, const auto& tile, const DeltaRows<T>& to) {
+      float* const norms = in.norm ? tiles.over : nullptr;
+      if (norms) add_row_dots<T>(place, sums, tile, tiles.parts, norms, true);
+      store_rows<T>(place, sums, tile, norms, to, chunk, head, 0, in.K, args.pairs);
+    };
+    store(gq, tiles.q, args.q);
+    store(gk, tiles.k, args.k);
+    __syncthreads();
   }
 }
 
@@ -428,7 +434,7 @@ void launch_delta_gradients(const GatedDeltaRuleProblem& p,
                                   rows_are_vectors(gradients.o),
                                   gradients.v && rows_are_vectors(gradients.v),
                                   pairs,
-                                  static_cast<int>(delta_padded_values(p.v.shape[3])),
+                                  static_cast<int>(plan.padded_values),
                                   static_cast<int>(plan.gradient_stages),
                                   plan.chunks,
                                   workspace + plan.records_at,
@@ -436,9 +442,11 @@ void launch_delta_gradients(const GatedDeltaRuleProblem& p,
                                   of(plan.state_gradients_at),
                                   of(plan.corrections_at),
                                   of(plan.correction_gradients_at),
-                                  delta_parameter_sums(plan, workspace)};
+                                  delta_parameter_sums(plan, workspace),
+                                  reinterpret_cast<float*>(workspace + plan.gradient_slots_at),
+                                  plan.gradient_slot_floats};
     if constexpr (sizeof(T) == 2)
-      if (plan.warp_groups)
+      if (plan.warp_groups || plan.key_pair)
         return launch_delta_group_gradients(args, kKeys, shape_of(plan.gradients), stream);
     launch("gated_delta_rule, gradients", gradients_kernel<T, kKeys>, shape_of(plan.gradients),
            stream, args);

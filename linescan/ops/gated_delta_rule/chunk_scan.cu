@@ -15,6 +15,7 @@
 // Reference: reference.cpp beside this file; bounds in tests/ops/gated_delta_rule_gpu_test.cpp.
 
 #include "linescan/base/math.h"
+#include "linescan/ops/gated_delta_rule/gpu_group_pair.cuh"
 #include "linescan/ops/gated_delta_rule/gpu_group_scan.cuh"
 #include "linescan/ops/gated_delta_rule/gpu_kernels.h"
 #include "linescan/ops/gated_delta_rule/gpu_scan.cuh"
@@ -129,7 +130,8 @@ void launch_delta_scan(const GatedDeltaRuleProblem& p, const GatedDeltaRuleGpuPl
                              reinterpret_cast<T*>(workspace + plan.states_at),
                              reinterpret_cast<T*>(workspace + plan.corrections_at)};
     if constexpr (sizeof(T) == 2) {
-      if (plan.key_pair) return launch_delta_group_pair_scan(args, shape_of(plan.scan), stream);
+      if (plan.key_pair)
+        return launch_delta_group_pair_scan(args, outputs, shape_of(plan.scan), stream);
       if (plan.warp_groups)
         return launch_delta_group_scan(args, outputs, kKeys, shape_of(plan.scan), stream);
     }

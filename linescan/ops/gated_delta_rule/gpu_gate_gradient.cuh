@@ -49,24 +49,26 @@ __device__ __forceinline__ ParameterTerms store_token_gradients(
   return terms;
 }
 
-// By the whole block, which has met since these were written, in kShares parts:
+// The gradients of a token's gate and beta.
+struct TokenGradients {
+  float gate = 0, beta = 0;
+};
+
+// Of the thread's token, in its first lane. By the whole block, which has met since these were written, in kShares
+// parts:
 //   kReads       q . (S gO) - beta k . (S gX), scaled: what a token reads from the state
 //   kWrites      k . (gS' u), scaled: what it writes
 //   kToBeta      all of the gradient of beta but kCorrection, which is gX . v
 //   kWarpSums    <gS', S>, a part a warp
-// A token has as many threads as the block has for each of the chunk's. `pairs`: this thread's share of what
-// passes over its token from tokens behind it to tokens in front of it.
-template <class Tiles, typename T>
-__device__ __forceinline__ void store_gate_and_beta(const Tiles& tiles, const GradientArgs<T>& args,
-                                                    const DeltaChunk& chunk, int64_t number, int h,
-                                                    float pairs) {
+// A token has as many threads as the block has for each of the chunk's. `decay`: of the chunk. `pairs`: this thread's
+// share of what passes over its token from tokens behind it to tokens in front of it.
+template <class Tiles>
+__device__ __forceinline__ TokenGradients sum_gate_and_beta(const Tiles& tiles, float decay,
+                                                            float pairs) {
   constexpr int kChunk = Tiles::kChunk;
   constexpr int kLanes = Tiles::kThreads / kChunk, kLaneTokens = kChunk / kLanes;
   const int own_token = threadIdx.x / kLanes, own_lane = threadIdx.x % kLanes;
-  const DeltaInputs<T>& in = args.in;
-  const float* const rows = tiles.record_rows(h);
   float gg = pairs;
-  ParameterTerms terms;
 #pragma unroll
   for (int n = 0; n < kLaneTokens; ++n) {
     const int i = own_lane * kLaneTokens + n;
@@ -74,17 +76,29 @@ __device__ __forceinline__ void store_gate_and_beta(const Tiles& tiles, const Gr
     for (int share = 0; share < Tiles::kShares; ++share)
       gg += tiles.share(i < own_token ? kWrites : kReads, share)[i];
   }
-  gg = sum_of_lanes(gg, kLanes);
-  if (own_lane == 0 && own_token < chunk.tokens) {
-    float state = 0;
-    for (int w = 0; w < Tiles::kThreads / 32; ++w) state += tiles.share(kWarpSums)[w];
-    gg = fmaf(state, rows[kDecay * kChunk], gg);
-    const int64_t batch = chunk.walk.batch, token = chunk.token(own_token);
-    float gbeta = tiles.share(kCorrection)[own_token];
+  TokenGradients sums = {sum_of_lanes(gg, kLanes)};
+  if (own_lane != 0) return sums;
+  float state = 0;
+  for (int w = 0; w < Tiles::kThreads / 32; ++w) state += tiles.share(kWarpSums)[w];
+  sums.gate = fmaf(state, decay, sums.gate);
+  sums.beta = tiles.share(kCorrection)[own_token];
 #pragma unroll
-    for (int i = 0; i < Tiles::kShares; ++i) gbeta += tiles.share(kToBeta, i)[own_token];
-    terms = store_token_gradients(in, args.g, args.beta, batch, token, h, gg, gbeta);
-  }
+  for (int i = 0; i < Tiles::kShares; ++i) sums.beta += tiles.share(kToBeta, i)[own_token];
+  return sums;
+}
+
+// By the whole block; sums of the thread's token, from its first lane.
+template <class Tiles, typename T>
+__device__ __forceinline__ void store_gate_and_beta(const Tiles& tiles, const GradientArgs<T>& args,
+                                                    const DeltaChunk& chunk, int64_t number, int h,
+                                                    const TokenGradients& sums) {
+  constexpr int kLanes = Tiles::kThreads / Tiles::kChunk;
+  const int own_token = threadIdx.x / kLanes, own_lane = threadIdx.x % kLanes;
+  const DeltaInputs<T>& in = args.in;
+  ParameterTerms terms;
+  if (own_lane == 0 && own_token < chunk.tokens)
+    terms = store_token_gradients(in, args.g, args.beta, chunk.walk.batch, chunk.token(own_token),
+                                  h, sums.gate, sums.beta);
   if (in.A_log) {
     terms.A_log = sum_of_lanes(terms.A_log, 32);
     terms.dt_bias = sum_of_lanes(terms.dt_bias, 32);

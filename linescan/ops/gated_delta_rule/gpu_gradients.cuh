@@ -22,6 +22,8 @@ struct GradientArgs {
   std::byte* records;
   const T *states, *state_gradients, *corrections, *correction_gradients;
   float* parameter_sums;  // [chunks, 2, value_heads]: for A_log and dt_bias
+  float* slots;           // of blocks of warp groups (group_gradients.cu)
+  int64_t slot_floats;    // of one
 };
 
 // What the kernel keeps in shared memory for every token beside the record.
@@ -170,46 +172,52 @@ __device__ __forceinline__ float sum_of_parts(const float* parts, int token) {
   return sum;
 }
 
-// The gradient of a row x from n gy (chunk_gradients.cu), stored for the tokens that there are.
-template <class Tiles, typename T, int kTiles, class Tile>
-__device__ __forceinline__ void store_through_norm(const GradientPlace<Tiles>& place,
-                                                   const Sums<kTiles>& sums, const Tile& tile,
-                                                   float* parts, const DeltaRows<T>& to,
-                                                   const DeltaChunk& chunk, int head, int K,
-                                                   bool norm, bool pairs) {
+// norms[0, token], norms[1, token] <- or, unless `first`, += x . gy and x . x over the keys that the block has. By the
+// whole block, which has met since it read `parts`, and meets before norms are used.
+template <typename T, class Tiles, int kTiles, class Tile>
+__device__ __forceinline__ void add_row_dots(const GradientPlace<Tiles>& place,
+                                             const Sums<kTiles>& sums, const Tile& tile,
+                                             float* parts, float* norms, bool first) {
   constexpr int kPart = Tiles::kChunk * Tiles::kKeyWarps;
-  if (norm) {
-    place.template dot_rows<T, 1>(tile, {&sums}, {parts});
+  place.template dot_rows<T, 1>(tile, {&sums}, {parts});
 #pragma unroll
-    for (int row = 0; row < 2; ++row) {
-      float numbers[Tiles::kOwn / 4], sum = 0;
-      place.template read_keys<T>(tile, row, numbers);
-      for (const float x : numbers) sum = fmaf(x, x, sum);
-      sum = sum_of_quad(sum);
-      if (place.q == 0)
-        parts[kPart + (place.token + place.g + 8 * row) * Tiles::kKeyWarps + place.key_warp] = sum;
-    }
-    __syncthreads();
-  }
-  if (to.data) {
-#pragma unroll
-    for (int row = 0; row < 2; ++row) {
-      const int token = place.token + place.g + 8 * row;
-      const float along = norm ? sum_of_parts<Tiles::kKeyWarps>(parts, token) /
-                                     (sum_of_parts<Tiles::kKeyWarps>(parts + kPart, token) + 1e-6f)
-                               : 0.f;
-      if (token >= chunk.tokens) continue;
-      T* const out = chunk.rows(to, head) + token * chunk.row_step(to);
-      float x[Tiles::kOwn / 4];
-      place.template read_keys<T>(tile, row, x);
-#pragma unroll
-      for (int i = 0; i < kTiles; ++i)
-        store_two(out, place.key + 8 * i + 2 * place.q, K, pairs,
-                  sums.tiles[i][2 * row] - along * x[2 * i],
-                  sums.tiles[i][2 * row + 1] - along * x[2 * i + 1]);
-    }
+  for (int row = 0; row < 2; ++row) {
+    float numbers[Tiles::kOwn / 4], sum = 0;
+    place.template read_keys<T>(tile, row, numbers);
+    for (const float x : numbers) sum = fmaf(x, x, sum);
+    sum = sum_of_quad(sum);
+    if (place.q == 0)
+      parts[kPart + (place.token + place.g + 8 * row) * Tiles::kKeyWarps + place.key_warp] = sum;
   }
   __syncthreads();
+  for (int i = threadIdx.x; i < 2 * Tiles::kChunk; i += blockDim.x)
+    norms[i] = (first ? 0.f : norms[i]) + sum_of_parts<Tiles::kKeyWarps>(parts, i);
+  __syncthreads();
+}
+
+// The gradients of rows x from n gy (chunk_gradients.cu), for the tokens that there are; keys from first_key on.
+// norms: what add_row_dots() leaves, or null where there is no norm.
+template <typename T, class Tiles, int kTiles, class Tile>
+__device__ __forceinline__ void store_rows(const GradientPlace<Tiles>& place,
+                                           const Sums<kTiles>& sums, const Tile& tile,
+                                           const float* norms, const DeltaRows<T>& to,
+                                           const DeltaChunk& chunk, int head, int first_key, int K,
+                                           bool pairs) {
+  if (!to.data) return;
+#pragma unroll
+  for (int row = 0; row < 2; ++row) {
+    const int token = place.token + place.g + 8 * row;
+    const float along = norms ? norms[token] / (norms[Tiles::kChunk + token] + 1e-6f) : 0.f;
+    if (token >= chunk.tokens) continue;
+    T* const out = chunk.rows(to, head) + token * chunk.row_step(to) + first_key;
+    float x[Tiles::kOwn / 4];
+    place.template read_keys<T>(tile, row, x);
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i)
+      store_two(out, place.key + 8 * i + 2 * place.q, K - first_key, pairs,
+                sums.tiles[i][2 * row] - along * x[2 * i],
+                sums.tiles[i][2 * row + 1] - along * x[2 * i + 1]);
+  }
 }
 
 // ---- The kernel of warp groups ----------------------------------------------------------------------------

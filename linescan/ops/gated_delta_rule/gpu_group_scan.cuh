@@ -1,9 +1,9 @@
-// What the scans of warp groups share (group_scan.cu, group_reverse_scan.cu, group_pair_scan.cu): who computes and
-// who moves data, what stands in shared memory, and how results leave.
+// What the scans of warp groups share: who computes and who moves data, what stands in shared memory, and how results
+// leave.
 //
 // A block carries S^T of 64 columns of V, [64, K], in the registers of one warp group, 16 columns a warp. Another
 // group loads, some chunks ahead, and stores what the first one puts on a desk in shared memory. (With more keys two
-// groups carry S^T, and load themselves.)
+// groups carry S^T, and load themselves: gpu_group_pair.cuh.)
 #pragma once
 
 #include "linescan/ops/device_code/group_product.cuh"
@@ -244,6 +244,55 @@ __device__ __forceinline__ void scale_reads(Sums<kTiles>& reads, const Tiles& ti
       }
     }
 }
+// gu^T = (write o (K gS') + P^T gO)^T
+template <typename T, int kDepth, class Tiles>
+__device__ __forceinline__ void round_upstream(FragmentA<T> (&to)[kDepth],
+                                               const Sums<2 * kDepth>& sums,
+                                               const Sums<2 * kDepth>& through_p,
+                                               const Tiles& tile) {
+#pragma unroll
+  for (int t = 0; t < kDepth; ++t)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float2 write = tile.row(kWrite, t, half);
+      const auto& of = sums.tiles[2 * t + half];
+      const auto& more = through_p.tiles[2 * t + half];
+#pragma unroll
+      for (int r = 0; r < 2; ++r)
+        to[t].words[2 * half + r] = pair_from_floats<T>(
+            fmaf(write.x, of[2 * r], more[2 * r]), fmaf(write.y, of[2 * r + 1], more[2 * r + 1]));
+    }
+}
+// (read_q o gO)^T
+template <typename T, int kDepth, class Tiles>
+__device__ __forceinline__ void scale_upstream(FragmentA<T> (&go)[kDepth], const Tiles& tile) {
+#pragma unroll
+  for (int t = 0; t < kDepth; ++t)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float2 read = tile.row(kReadQ, t, half);
+#pragma unroll
+      for (int r = 0; r < 2; ++r)
+        go[t].words[2 * half + r] = pair_from_floats<T>(read.x * value_of(go[t], r, 2 * half),
+                                                        read.y * value_of(go[t], r, 2 * half + 1));
+    }
+}
+// (-beta read_k o gX)^T
+template <typename T, int kDepth, class Tiles>
+__device__ __forceinline__ void round_corrections(FragmentA<T> (&to)[kDepth],
+                                                  const Sums<2 * kDepth>& gx, const Tiles& tile) {
+#pragma unroll
+  for (int t = 0; t < kDepth; ++t)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float2 beta = tile.row(kBeta, t, half), read = tile.row(kReadK, t, half);
+      const auto& of = gx.tiles[2 * t + half];
+#pragma unroll
+      for (int r = 0; r < 2; ++r)
+        to[t].words[2 * half + r] =
+            pair_from_floats<T>(-beta.x * read.x * of[2 * r], -beta.y * read.y * of[2 * r + 1]);
+    }
+}
 
 // panels [64, 16 kDepth] <- the group's operand A.
 template <typename T, int kDepth>
@@ -289,22 +338,37 @@ __device__ __forceinline__ void send_rows(T* to, int64_t step, int rows, int col
     if (row < rows && column < columns) to[row * step + column] = *panels.at(row, column);
   }
 }
+// to <- panels [64, 64 kPanels] as they lie in shared memory, by a group.
+template <int kPanels, typename T>
+__device__ __forceinline__ void send_panels(T* to, const Panels<T>& panels) {
+  constexpr int kPasses = kPanels * 64 * 64 / 8 / kGroup;
+  const int thread = threadIdx.x % kGroup;
+  const auto* const from = reinterpret_cast<const uint4*>(panels.data) + thread;
+  auto* const at = reinterpret_cast<uint4*>(to) + thread;
+  uint4 packs[kPasses];
+#pragma unroll
+  for (int i = 0; i < kPasses; ++i) packs[i] = from[i * kGroup];
+#pragma unroll
+  for (int i = 0; i < kPasses; ++i) at[i * kGroup] = packs[i];
+}
 
 // What a block's 64 columns of V leave in the workspace for a chunk: S [values, keys] and u [tokens, values], or
-// their gradients.
+// their gradients, as Panels.
 template <int kKeys, typename T>
 struct GroupScanWorkspace {
   T *states, *corrections;
   const DeltaScanCut& cut;
   int first_value;
 
+  __device__ __forceinline__ Panels<T> state(int64_t row) const {
+    return {states + row * cut.state_numbers(kKeys) + int64_t{1} * first_value * kKeys, 64};
+  }
   __device__ __forceinline__ void send_state(int64_t row, const Panels<T>& panels) const {
-    send_rows<kKeys>(states + row * cut.state_numbers(kKeys) + int64_t{1} * first_value * kKeys,
-                     kKeys, cut.padded_values - first_value, kKeys, true, panels);
+    send_panels<kKeys / 64>(state(row).data, panels);
   }
   __device__ __forceinline__ void send_corrections(int64_t row, const Panels<T>& panels) const {
-    send_rows<64>(corrections + row * cut.correction_numbers(64) + first_value, cut.padded_values,
-                  64, cut.padded_values - first_value, true, panels);
+    send_panels<1>(corrections + row * cut.correction_numbers(64) + int64_t{1} * first_value * 64,
+                   panels);
   }
 };
 
@@ -312,10 +376,6 @@ struct GroupScanWorkspace {
 template <typename T>
 void launch_delta_group_scan(const DeltaScanArgs<T>& args, bool outputs, int64_t padded_keys,
                              const LaunchShape& shape, GpuStream stream);
-// 129 to 256 keys, outputs.
-template <typename T>
-void launch_delta_group_pair_scan(const DeltaScanArgs<T>& args, const LaunchShape& shape,
-                                  GpuStream stream);
 template <typename T>
 void launch_delta_group_reverse_scan(const DeltaReverseScanArgs<T>& args, int64_t padded_keys,
                                      const LaunchShape& shape, GpuStream stream);

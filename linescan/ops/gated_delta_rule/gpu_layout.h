@@ -11,7 +11,6 @@ namespace linescan {
 constexpr int64_t delta_padded_keys(int64_t K) {
   return K <= 32 ? 32 : K <= 64 ? 64 : K <= 128 ? 128 : K <= 256 ? 256 : 512;
 }
-constexpr int64_t delta_padded_values(int64_t V) { return (V + 15) / 16 * 16; }
 
 inline constexpr int64_t kLargestGrid = (int64_t{1} << 31) - 1;  // blocks; kernels go round
 
@@ -106,6 +105,8 @@ struct DeltaLayout {
   // The gradients' kernel of warp groups, for half types: two groups, each with all tokens and half of the
   // keys. Tiles in panels (device_code/group_product.cuh); V goes by in slices of a panel.
   static constexpr int kGroupThreads = 256, kGroupStages = 2, kPanel = 64;
+  // Keys that it has at once; of more it takes one half after the other.
+  constexpr int group_keys() const { return std::min(keys, 128); }
   constexpr bool has_groups() const {
     return number_bytes == 2 && chunk() == kPanel && keys % kPanel == 0;
   }
@@ -114,14 +115,20 @@ struct DeltaLayout {
   }
   // Slices of two states and of four tiles of tokens.
   constexpr int64_t group_stage_bytes() const {
-    return (2 * keys / kPanel + 4) * group_panel_bytes();
+    return (2 * group_keys() / kPanel + 4) * group_panel_bytes();
   }
   // k and q, H and M, stages; then floats: decays, the records' rows of two value heads and half as many of the
-  // kernel's own; what passes over tokens, of either group.
-  static constexpr int kGroupOverStride = kPanel + 8;
+  // kernel's own; x . gy and x . x of q and k; what passes over tokens, of either group.
+  static constexpr int kGroupOverStride = kPanel + 8, kGroupNormRows = 4;
   constexpr int64_t group_gradients_bytes() const {
-    return (2 * keys / kPanel + 2) * group_panel_bytes() + kGroupStages * group_stage_bytes() +
-           int64_t{4} * 2 * chunk() * kGroupOverStride + decays_bytes() + 3 * rows_bytes();
+    return (2 * group_keys() / kPanel + 2) * group_panel_bytes() +
+           kGroupStages * group_stage_bytes() + int64_t{4} * 2 * chunk() * kGroupOverStride +
+           decays_bytes() + 3 * rows_bytes() + int64_t{4} * kGroupNormRows * chunk();
+  }
+  // A block's slot in the workspace: of every value head the gradients of gates and beta, [2, tokens]; gq and gk,
+  // [tokens, keys].
+  constexpr int64_t group_slot_floats(int64_t value_heads) const {
+    return value_heads * 2 * kPanel + int64_t{2} * kPanel * keys;
   }
 
   // Scans of warp groups: one that carries the states of 64 columns of V, and one that moves data. A stage is k,
@@ -151,12 +158,12 @@ struct DeltaLayout {
     return 2 * sequence_stage_bytes(backward) + kSequenceRows * kSequenceTokens * 4;
   }
 
-  // The scan of two warp groups that share the keys, forward only: stages; a chunk's outputs; what the groups tell each
+  // Scans of two warp groups that share the keys: stages; a chunk's tokens on their way out; what the groups tell each
   // other, [64, 64] floats each.
   static constexpr int kPairKeys = 256, kPairStages = 2;
   static constexpr int64_t kPairPartBytes = int64_t{1} * kPanel * kPanel * 4;
-  constexpr int64_t pair_scan_bytes() const {
-    return kPairStages * group_scan_stage_bytes(true) + group_panel_bytes() + 2 * kPairPartBytes;
+  constexpr int64_t pair_scan_bytes(bool outputs) const {
+    return kPairStages * group_scan_stage_bytes(outputs) + group_panel_bytes() + 2 * kPairPartBytes;
   }
 
   // The recurrence: 32 columns of V a block, a column a lane; warps share the rows of the state.

@@ -65,12 +65,13 @@ struct Parts {
   }
 };
 
-// Outputs by two warp groups that share the keys.
-bool shares_keys(const GatedDeltaRuleSize& size, Pass pass, const Gpu& gpu) {
-  return pass == Pass::kForward && delta_padded_keys(size.K) == DeltaLayout::kPairKeys &&
-         size_of(size.dtype) == 2 && delta_padded_values(size.V) > kFewValues &&
-         has_warp_group_products(gpu) &&
-         DeltaLayout{2, DeltaLayout::kPairKeys, true}.pair_scan_bytes() <= gpu.shared_per_block;
+// Scans by two warp groups that share the keys, gradients by warp groups for half of the keys after the other.
+bool shares_keys(const GatedDeltaRuleSize& size, const Gpu& gpu) {
+  constexpr DeltaLayout kLayout{2, DeltaLayout::kPairKeys, true};
+  return delta_padded_keys(size.K) == DeltaLayout::kPairKeys && size_of(size.dtype) == 2 &&
+         size.V > kFewValues && has_warp_group_products(gpu) &&
+         kLayout.pair_scan_bytes(true) <= gpu.shared_per_block &&
+         kLayout.group_gradients_bytes() <= gpu.shared_per_block;
 }
 
 // Many sequences with small heads. Gradients of q and k are not added up between warps.
@@ -106,8 +107,8 @@ GatedDeltaRuleGpuPlan plan(const GatedDeltaRuleSize& size, bool packed, Pass pas
   GatedDeltaRuleGpuPlan plan;
   plan.pass = pass;
   const int64_t number = size_of(size.dtype), sequences = size.sequences;
-  const int64_t padded_keys = delta_padded_keys(size.K), values = delta_padded_values(size.V);
-  plan.key_pair = shares_keys(size, pass, gpu);
+  const int64_t padded_keys = delta_padded_keys(size.K);
+  plan.key_pair = shares_keys(size, gpu);
   const DeltaLayout layout{static_cast<int>(number), static_cast<int>(padded_keys), plan.key_pair};
   plan.padded_keys = padded_keys;
   plan.chunk = layout.chunk();
@@ -149,17 +150,20 @@ GatedDeltaRuleGpuPlan plan(const GatedDeltaRuleSize& size, bool packed, Pass pas
   const int64_t units = plan.chunks * size.heads, value_units = plan.chunks * size.value_heads;
   plan.records = launch_of(units, 2 * plan.chunk, layout.records_bytes());
   plan.key_warps = layout.key_warps();
-  plan.warp_groups = !plan.key_pair && layout.has_groups() && values > kFewValues &&
+  plan.warp_groups = !plan.key_pair && layout.has_groups() && size.V > kFewValues &&
                      has_warp_group_products(gpu) &&
                      layout.group_scan_bytes(2, true, true) <= gpu.shared_per_block &&
                      layout.group_gradients_bytes() <= gpu.shared_per_block;
+  plan.padded_values =
+      round_up(size.V, plan.warp_groups || plan.key_pair ? int64_t{DeltaLayout::kPanel} : 16);
+  const int64_t values = plan.padded_values;
   const auto scan = [&](bool outputs, int64_t stages) {
     const int64_t threads = plan.warp_groups || plan.key_pair
                                 ? DeltaLayout::kGroupScanThreads
                                 : 32 * (plan.column_warps * plan.key_warps + plan.loader_warps);
     const int columns = static_cast<int>(plan.column_warps), count = static_cast<int>(stages);
     return launch_of(heads * plan.column_parts, threads,
-                     plan.key_pair ? layout.pair_scan_bytes()
+                     plan.key_pair ? layout.pair_scan_bytes(outputs)
                      : plan.warp_groups
                          ? layout.group_scan_bytes(count, outputs, pass == Pass::kBackward)
                          : layout.scan_bytes(columns, count, outputs));
@@ -201,14 +205,20 @@ GatedDeltaRuleGpuPlan plan(const GatedDeltaRuleSize& size, bool packed, Pass pas
   expect_shared("scan", plan.scan, size, gpu);
   if (pass == Pass::kBackward) {
     plan.reverse_scan = scan(true, plan.stages);
-    plan.gradient_stages = plan.warp_groups ? int64_t{DeltaLayout::kGroupStages}
-                           : layout.gradients_bytes(2) <= gpu.shared_per_block ? 2
-                                                                               : 1;
-    plan.gradients =
-        plan.warp_groups
-            ? launch_of(units, DeltaLayout::kGroupThreads, layout.group_gradients_bytes())
-            : launch_of(units, layout.gradient_threads(),
-                        layout.gradients_bytes(static_cast<int>(plan.gradient_stages)));
+    if (plan.warp_groups || plan.key_pair) {
+      plan.gradient_stages = DeltaLayout::kGroupStages;
+      // Where value heads or halves of the keys meet, a block has a slot, and blocks are as few as find a
+      // multiprocessor.
+      if (plan.key_pair || size.value_heads > size.heads)
+        plan.gradient_slot_floats = layout.group_slot_floats(size.value_heads / size.heads);
+      plan.gradients =
+          launch_of(plan.gradient_slot_floats > 0 ? std::min(units, gpu.multiprocessors) : units,
+                    DeltaLayout::kGroupThreads, layout.group_gradients_bytes());
+    } else {
+      plan.gradient_stages = layout.gradients_bytes(2) <= gpu.shared_per_block ? 2 : 1;
+      plan.gradients = launch_of(units, layout.gradient_threads(),
+                                 layout.gradients_bytes(static_cast<int>(plan.gradient_stages)));
+    }
     expect_shared("reverse scan", plan.reverse_scan, size, gpu);
     expect_shared("gradients", plan.gradients, size, gpu);
     plan.states_at = parts.reserve(value_units * values * padded_keys * number);
@@ -216,6 +226,7 @@ GatedDeltaRuleGpuPlan plan(const GatedDeltaRuleSize& size, bool packed, Pass pas
     plan.corrections_at = parts.reserve(value_units * values * plan.chunk * number);
     plan.correction_gradients_at = parts.reserve(value_units * values * plan.chunk * number);
     plan.parameter_sums_at = parts.reserve(2 * value_units * 4);
+    plan.gradient_slots_at = parts.reserve(4 * plan.gradients.grid * plan.gradient_slot_floats);
   }
   plan.workspace_bytes = parts.end;
   return plan;

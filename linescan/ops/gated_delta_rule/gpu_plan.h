@@ -26,25 +26,26 @@ struct GatedDeltaRuleGpuPlan {
   Pass pass = Pass::kForward;
   GatedDeltaRuleMode mode = GatedDeltaRuleMode::kChunk;  // never kAuto
 
-  int64_t chunk = 0, padded_keys = 0;
+  int64_t chunk = 0, padded_keys = 0, padded_values = 0;
   int64_t chunks = 0;  // records; packed sequences count one more each, whether they need it or not
-  int64_t column_warps = 0;      // of a scan's block: warps side by side along V, 16 columns each
-                                 // (recurrent: one of 32)
-  int64_t key_warps = 0;         // and along K
-  int64_t loader_warps = 0;      // and those that only move what the others compute with
-  int64_t column_parts = 0;      // blocks along V
-  int64_t stages = 0;            // chunks of a scan in shared memory at once
-  int64_t gradient_stages = 0;   // slices of V in the gradients' kernel's shared memory at once
-  bool key_pair = false;         // outputs by two warp groups that share the keys
-  bool warp_groups = false;      // scans and gradients by the kernels of warp groups
-  bool whole_sequences = false;  // a warp a sequence and value head, without records
+  int64_t column_warps = 0;     // of a scan's block: warps side by side along V, 16 columns each
+                                // (recurrent: one of 32)
+  int64_t key_warps = 0;        // and along K
+  int64_t loader_warps = 0;     // and those that only move what the others compute with
+  int64_t column_parts = 0;     // blocks along V
+  int64_t stages = 0;           // chunks of a scan in shared memory at once
+  int64_t gradient_stages = 0;  // slices of V in the gradients' kernel's shared memory at once
+  bool warp_groups = false;     // scans and gradients by the kernels of warp groups
+  int64_t gradient_slot_floats = 0;  // of the workspace: a block of the gradients' kernel
+  bool key_pair = false;             // the same, with scans whose two groups share the keys
+  bool whole_sequences = false;      // a warp a sequence and value head, without records
   int64_t slot_chunks =
       0;  // of these, backward: chunks whose states a warp keeps; 0: every chunk has a place
   DeltaLaunch records, scan, reverse_scan, gradients;
 
   // Offsets into the workspace, in bytes.
   int64_t records_at = 0, states_at = 0, state_gradients_at = 0, corrections_at = 0,
-          correction_gradients_at = 0, parameter_sums_at = 0;
+          correction_gradients_at = 0, parameter_sums_at = 0, gradient_slots_at = 0;
   int64_t workspace_bytes = 0;
 
   int64_t bytes = 0;            // every input read once, every output written once

@@ -9,7 +9,7 @@
 namespace linescan {
 
 // The plan's cut, as kernels take it. In the workspace a chunk and value head has a state S^T
-// [padded_values, keys] and corrections u [chunk, padded_values].
+// [padded_values, keys] and corrections u [chunk, padded_values]; those of warp groups in slices of 64 values.
 struct DeltaScanCut {
   int64_t items;  // sequences x value heads x parts of V
   int column_warps, column_parts, stages, padded_values;
@@ -31,7 +31,7 @@ inline DeltaScanCut delta_scan_cut(const GatedDeltaRuleProblem& p,
           static_cast<int>(plan.column_warps),
           static_cast<int>(plan.column_parts),
           static_cast<int>(plan.stages),
-          static_cast<int>(delta_padded_values(size.V)),
+          static_cast<int>(plan.padded_values),
           static_cast<int>(plan.column_warps * plan.key_warps),
           static_cast<int>(plan.loader_warps)};
 }

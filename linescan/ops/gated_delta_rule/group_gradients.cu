@@ -1,10 +1,13 @@
-// gated_delta_rule, the gradients of what went in, by warp groups: what chunk_gradients.cu computes, for half types,
-// 64 or 128 keys, where products of warp groups are to be had.
+// gated_delta_rule, the gradients of what went in, by warp groups: what chunk_gradients.cu computes, for half types
+// and 33 to 256 keys, where products of warp groups are to be had.
 //
-// A block takes a chunk and a head of q and k, and goes through the value heads that read them. Two groups of
-// four warps share the keys; each has all 64 tokens, 16 a warp. V goes by in slices of 64, of which one is
-// multiplied while the next one arrives. Of the products of tokens with tokens the first group has
-// H = E o (gO u^T), the second N = -E o (gX u^T) and M.
+// A block takes a chunk and a head of q and k, and goes through the value heads that read them; with more than 128
+// keys twice, for half of the keys each time. Two groups of four warps share the keys; each has all 64 tokens, 16 a
+// warp. V goes by in slices of 64, of which one is multiplied while the next one arrives. Of the products of tokens
+// with tokens the first group has H = E o (gO u^T), the second N = -E o (gX u^T) and M.
+//
+// gq and gk add up over value heads in the block's slot of the workspace: in registers they would leave too few for the
+// rest.
 //
 // Numerics:  sums in float32; operands of products are rounded to T.
 // Reference: reference.cpp beside this file; bounds in tests/ops/gated_delta_rule_gpu_test.cpp.
@@ -30,7 +33,7 @@ struct GroupTiles : DeltaSizes<T, kKeys> {
   static constexpr int64_t kStageBytes = kLayout.group_stage_bytes();
 
   Panels<T> k, q, H, M;
-  float *over, *rows, *own;
+  float *over, *rows, *own, *norms;
   DeltaDecays<kChunk>* decays;
   unsigned char* stages;
 
@@ -45,14 +48,15 @@ struct GroupTiles : DeltaSizes<T, kKeys> {
         reinterpret_cast<DeltaDecays<kChunk>*>(stages + DeltaLayout::kGroupStages * kStageBytes);
     rows = reinterpret_cast<float*>(decays + 1);
     own = rows + 2 * kDeltaRecordRows * kChunk;
-    over = own + kDeltaRecordRows * kChunk;
+    norms = own + kDeltaRecordRows * kChunk;
+    over = norms + DeltaLayout::kGroupNormRows * kChunk;
   }
   __device__ __forceinline__ float* over_of(int group) const {
     return over + group * kChunk * kOver;
   }
-  // Of value head h, or of the next.
-  __device__ __forceinline__ float* record_rows(int h) const {
-    return rows + h % 2 * kDeltaRecordRows * kChunk;
+  // Of a value head, the block's `turn`-th, or of the next.
+  __device__ __forceinline__ float* record_rows(int turn) const {
+    return rows + turn % 2 * kDeltaRecordRows * kChunk;
   }
   __device__ __forceinline__ float* share(GradientRow which, int group = 0) const {
     return own + (which < kCorrection ? kShares * which + group : which + kCorrection) * kChunk;
@@ -135,21 +139,74 @@ __device__ __forceinline__ float pairs_over_token(const Tiles& tiles, float beta
   return pairs;
 }
 
-template <typename T, int kKeys>
+// A thread's sums over value heads, of every part of the keys, and of every value head the gradients of gates and beta
+// from the parts so far.
+class GroupSlot {
+ public:
+  template <typename T>
+  __device__ __forceinline__ explicit GroupSlot(const GradientArgs<T>& args)
+      : gates_(args.slots + blockIdx.x * args.slot_floats),
+        sums_(gates_ + args.in.group() * kGateFloats) {}
+
+  template <int kTiles>
+  __device__ __forceinline__ void put(int part, const Sums<kTiles>& gq,
+                                      const Sums<kTiles>& gk) const {
+    put_one(at(2 * part, kTiles), gq);
+    put_one(at(2 * part + 1, kTiles), gk);
+  }
+  // gq, gk += what was put.
+  template <int kTiles>
+  __device__ __forceinline__ void add(int part, Sums<kTiles>& gq, Sums<kTiles>& gk) const {
+    add_one(at(2 * part, kTiles), gq);
+    add_one(at(2 * part + 1, kTiles), gk);
+  }
+  // [gate, beta][token] of the i-th value head.
+  __device__ __forceinline__ float* gates(int i) const { return gates_ + i * kGateFloats; }
+
+ private:
+  static constexpr int kGateFloats = 2 * DeltaLayout::kPanel;
+  float *gates_, *sums_;
+
+  __device__ __forceinline__ float4* at(int which, int tiles) const {
+    return reinterpret_cast<float4*>(sums_) + which * tiles * DeltaLayout::kGroupThreads +
+           threadIdx.x;
+  }
+  template <int kTiles>
+  static __device__ __forceinline__ void put_one(float4* at, const Sums<kTiles>& sums) {
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i)
+      at[i * DeltaLayout::kGroupThreads] =
+          make_float4(sums.tiles[i][0], sums.tiles[i][1], sums.tiles[i][2], sums.tiles[i][3]);
+  }
+  template <int kTiles>
+  static __device__ __forceinline__ void add_one(const float4* at, Sums<kTiles>& sums) {
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i) {
+      const float4 four = at[i * DeltaLayout::kGroupThreads];
+      sums.tiles[i][0] += four.x, sums.tiles[i][1] += four.y;
+      sums.tiles[i][2] += four.z, sums.tiles[i][3] += four.w;
+    }
+  }
+};
+
+// kKeys of a part.
+template <typename T, int kKeys, int kParts>
 __global__ void __launch_bounds__(DeltaLayout::kGroupThreads, 1)
     group_gradients_kernel(GradientArgs<T> args) {
   using Tiles = GroupTiles<T, kKeys>;
   using Stage = GroupStage<Tiles, T>;
   constexpr int kChunk = Tiles::kChunk, kSlice = Tiles::kSlice, kThreads = Tiles::kThreads;
+  constexpr int kAllKeys = kKeys * kParts;  // of a state in the workspace
   constexpr int kKeyTiles = Tiles::kOwn / 8;
   // A token's threads, where the work is neither keys nor pairs, and their numbers of V.
   constexpr int kLanes = kThreads / kChunk, kLaneValues = kSlice / kLanes;
   const DeltaInputs<T>& in = args.in;
   const Tiles tiles;
+  const GroupSlot slot(args);
   const GradientPlace<Tiles> place;
   const int group = place.key_warp;
   const DeltaDecays<kChunk>& decays = *tiles.decays;
-  const int values = args.padded_values, slices = (values + kSlice - 1) / kSlice;
+  const int slices = args.padded_values / kSlice;
   const int own_token = threadIdx.x / kLanes, own_lane = threadIdx.x % kLanes;
 
   for (int64_t item = blockIdx.x; item < args.chunks * in.heads; item += gridDim.x) {
@@ -161,62 +218,76 @@ __global__ void __launch_bounds__(DeltaLayout::kGroupThreads, 1)
       continue;
     }
 
-    int fetch_head = first_head, fetch_slice = 0;  // what comes next
+    int fetch_part = 0, fetch_turn = 0, fetch_head = first_head,
+        fetch_slice = 0;  // what comes next
     const auto fetch = [&](int step) {
       const int h = fetch_head, v = fetch_slice * kSlice;
-      const int64_t row = number * in.value_heads + h;
+      const int64_t row = number * in.value_heads + h, unit = row * slices + fetch_slice;
       const Stage stage(tiles, step);
-      const auto states = [&](const Panels<T>& to, const T* from) {
-        load_panels<kKeys, kThreads>(threadIdx.x, to, from + (row * values + v) * kKeys, kKeys,
-                                     values - v, kKeys, true);
+      // Panels that lie in the workspace as they will lie here.
+      const auto panels = [&]<int kCount>(const Panels<T>& to, const T* from) {
+        constexpr int kPass = 8 * kThreads;
+#pragma unroll
+        for (int at = 0; at < kCount * Tiles::kSquare; at += kPass)
+          copy_async<16>(to.data + 8 * threadIdx.x + at, from + 8 * threadIdx.x + at);
       };
-      const auto tokens = [&](const Panels<T>& to, const T* from) {
-        load_panels<kSlice, kThreads>(threadIdx.x, to, from + row * kChunk * values + v, values,
-                                      kChunk, values - v, true);
-      };
-      states(stage.S, args.states);
-      states(stage.gS, args.state_gradients);
-      tokens(stage.u, args.corrections);
-      tokens(stage.gx, args.correction_gradients);
+      const int64_t state = unit * kSlice * kAllKeys + fetch_part * kSlice * kKeys;
+      panels.template operator()<kKeys / kSlice>(stage.S, args.states + state);
+      panels.template operator()<kKeys / kSlice>(stage.gS, args.state_gradients + state);
+      const int64_t tokens = unit * Tiles::kSquare;
+      panels.template operator()<1>(stage.u, args.corrections + tokens);
+      panels.template operator()<1>(stage.gx, args.correction_gradients + tokens);
       load_panels<kSlice, kThreads>(
           threadIdx.x, stage.go, args.o.data ? chunk.rows(args.o, h) + v : nullptr,
           chunk.row_step(args.o), args.o.data ? chunk.tokens : 0, in.V - v, args.o_vectors);
-      load_panels<kSlice, kThreads>(threadIdx.x, stage.v, chunk.rows(in.v, h) + v,
-                                    chunk.row_step(in.v), chunk.tokens, in.V - v, in.vectors);
+      if (fetch_part + 1 == kParts)
+        load_panels<kSlice, kThreads>(threadIdx.x, stage.v, chunk.rows(in.v, h) + v,
+                                      chunk.row_step(in.v), chunk.tokens, in.V - v, in.vectors);
       if (fetch_slice == 0)
-        load_tile<float>({static_cast<int>(threadIdx.x), kThreads}, tiles.record_rows(h), 0,
-                         delta_record<T>(args.records, row, kChunk).rows, 0, 1, 1,
+        load_tile<float>({static_cast<int>(threadIdx.x), kThreads}, tiles.record_rows(fetch_turn),
+                         0, delta_record<T>(args.records, row, kChunk).rows, 0, 1, 1,
                          kDeltaRecordRows * kChunk, kDeltaRecordRows * kChunk, true);
       commit_copies();
       if (++fetch_slice == slices) {
         fetch_slice = 0;
-        ++fetch_head;
+        ++fetch_turn;
+        if (++fetch_head == first_head + in.group()) {
+          fetch_head = first_head;
+          ++fetch_part;
+        }
       }
     };
-    load_panels<kKeys, kThreads>(threadIdx.x, tiles.k, chunk.rows(in.k, head), chunk.row_step(in.k),
-                                 chunk.tokens, in.K, in.vectors);
-    load_panels<kKeys, kThreads>(threadIdx.x, tiles.q, chunk.rows(in.q, head), chunk.row_step(in.q),
-                                 chunk.tokens, in.K, in.vectors);
+    const auto fetch_keys = [&](int part) {
+      const int key = part * kKeys;
+      load_panels<kKeys, kThreads>(threadIdx.x, tiles.k, chunk.rows(in.k, head) + key,
+                                   chunk.row_step(in.k), chunk.tokens, in.K - key, in.vectors);
+      load_panels<kKeys, kThreads>(threadIdx.x, tiles.q, chunk.rows(in.q, head) + key,
+                                   chunk.row_step(in.q), chunk.tokens, in.K - key, in.vectors);
+      commit_copies();
+    };
+    fetch_keys(0);
     fetch(0);
-    Sums<kKeyTiles> gq, gk;
-    gq.clear();
-    gk.clear();
-
     Sums<kKeyTiles> q_reads, k_writes, k_reads;
+    // What becomes of the first two when a value head is through.
+    Sums<kKeyTiles>&gq = q_reads, &gk = k_writes;
     Sums<kChunk / 8> pairs;
     float state_dot = 0, v_dot = 0;
-    const int all_steps = in.group() * slices;
-    int h = first_head, slice = 0;
+    const int all_steps = kParts * in.group() * slices;
+    int part = 0, turn = 0, h = first_head, slice = 0;
 #pragma unroll 1
     for (int step = 0; step < all_steps; ++step, ++slice) {
       if (slice == slices) {
         slice = 0;
-        ++h;
+        ++turn;
+        if (++h == first_head + in.group()) {
+          h = first_head;
+          ++part;
+        }
       }
       wait_copies<0>();
       __syncthreads();
       const Stage stage(tiles, step);
-      const float* const rows = tiles.record_rows(h);
+      const float* const rows = tiles.record_rows(turn);
       const auto row = [&](DeltaRow which, int token) { return rows[which * kChunk + token]; };
       const auto own = [&](DeltaRow which, int r) {
         return row(which, place.token + place.g + 8 * r);
@@ -248,11 +319,12 @@ __global__ void __launch_bounds__(DeltaLayout::kGroupThreads, 1)
         }
       }
       const float beta = row(kBeta, own_token);
+      const bool last_part = part + 1 == kParts;
       T* const gv_row = args.v.data && own_token < chunk.tokens
                             ? chunk.rows(args.v, h) + own_token * chunk.row_step(args.v)
                             : nullptr;
 #pragma unroll
-      for (int i = 0; i < kLaneValues; i += 8) {
+      for (int i = 0; last_part && i < kLaneValues; i += 8) {
         const int column = own_lane * kLaneValues + i, v = slice * kSlice + column;
         const auto of_gx = *reinterpret_cast<const uint4*>(stage.gx.at(own_token, column));
         const auto of_v = *reinterpret_cast<const uint4*>(stage.v.at(own_token, column));
@@ -286,7 +358,7 @@ __global__ void __launch_bounds__(DeltaLayout::kGroupThreads, 1)
         place.template for_keys<T>(tiles.q, r, [&](int tile, int j, float q) {
           const float sum = q_reads.tiles[tile][j];
           dot = fmaf(q, sum, dot);
-          gq.tiles[tile][j] = fmaf(factor, sum, gq.tiles[tile][j]);
+          gq.tiles[tile][j] = factor * sum;
         });
         reads[r] = factor * dot;
       }
@@ -304,7 +376,7 @@ __global__ void __launch_bounds__(DeltaLayout::kGroupThreads, 1)
           const float of_write = k_writes.tiles[tile][j], of_read = k_reads.tiles[tile][j];
           write_dot = fmaf(k, of_write, write_dot);
           read_dot = fmaf(k, of_read, read_dot);
-          gk.tiles[tile][j] = fmaf(correction, of_read, fmaf(write, of_write, gk.tiles[tile][j]));
+          gk.tiles[tile][j] = fmaf(correction, of_read, write * of_write);
         });
         to_beta[r] = -read * sum_of_quad(read_dot);
         reads[r] = sum_of_quad(reads[r]) + beta * to_beta[r];
@@ -378,14 +450,52 @@ __global__ void __launch_bounds__(DeltaLayout::kGroupThreads, 1)
       group_multiply<kRows, kRows, kChunk, T>(gk, {tiles.M}, {tiles.k, 0, place.key});
       group_commit();
       const float over_token = pairs_over_token(tiles, beta);
-      store_gate_and_beta(tiles, args, chunk, number, h, over_token);
+      TokenGradients sums = sum_gate_and_beta(tiles, rows[kDecay * kChunk], over_token);
+      if (kParts > 1 && own_lane == 0) {
+        float* const gates = slot.gates(h - first_head) + own_token;
+        if (last_part) {
+          sums.gate += gates[0];
+          sums.beta += gates[kChunk];
+        } else {
+          gates[0] = sums.gate;
+          gates[kChunk] = sums.beta;
+        }
+      }
+      if (last_part) store_gate_and_beta(tiles, args, chunk, number, h, sums);
       group_wait<0>(gq, gk);
+      const bool more = h + 1 < first_head + in.group();
+      if (h > first_head) slot.add(part, gq, gk);
+      if (more) {
+        slot.put(part, gq, gk);
+        continue;
+      }
+
+      // ---- All value heads are through ----
+      __syncthreads();
+      if (in.norm) {
+        add_row_dots<T>(place, gq, tiles.q, tiles.over, tiles.norms, part == 0);
+        add_row_dots<T>(place, gk, tiles.k, tiles.over, tiles.norms + 2 * kChunk, part == 0);
+      }
+      if (last_part) break;
+      slot.put(part, gq, gk);
+      fetch_keys(part + 1);
     }
-    __syncthreads();
-    store_through_norm<Tiles, T>(place, gq, tiles.q, tiles.over, args.q, chunk, head, in.K, in.norm,
-                                 args.pairs);
-    store_through_norm<Tiles, T>(place, gk, tiles.k, tiles.over, args.k, chunk, head, in.K, in.norm,
-                                 args.pairs);
+#pragma unroll 1
+    for (int part = kParts - 1; part >= 0; --part) {
+      if (part + 1 < kParts) {
+        fetch_keys(part);
+        gq.clear();
+        gk.clear();
+        slot.add(part, gq, gk);
+        wait_copies<0>();
+        __syncthreads();
+      }
+      const float* const norms = in.norm ? tiles.norms : nullptr;
+      store_rows<T>(place, gq, tiles.q, norms, args.q, chunk, head, part * kKeys, in.K, args.pairs);
+      store_rows<T>(place, gk, tiles.k, norms ? norms + 2 * kChunk : nullptr, args.k, chunk, head,
+                    part * kKeys, in.K, args.pairs);
+      __syncthreads();
+    }
   }
 }
 
@@ -394,9 +504,10 @@ __global__ void __launch_bounds__(DeltaLayout::kGroupThreads, 1)
 template <typename T>
 void launch_delta_group_gradients(const GradientArgs<T>& args, int64_t padded_keys,
                                   const LaunchShape& shape, GpuStream stream) {
-  launch("gated_delta_rule, gradients",
-         padded_keys == 64 ? group_gradients_kernel<T, 64> : group_gradients_kernel<T, 128>, shape,
-         stream, args);
+  const auto kernel = padded_keys == 256   ? group_gradients_kernel<T, 128, 2>
+                      : padded_keys == 128 ? group_gradients_kernel<T, 128, 1>
+                                           : group_gradients_kernel<T, 64, 1>;
+  launch("gated_delta_rule, gradients", kernel, shape, stream, args);
 }
 template void launch_delta_group_gradients(const GradientArgs<BFloat16>&, int64_t,
                                            const LaunchShape&, GpuStream);

@@ -1,61 +1,28 @@
-// gated_delta_rule, outputs and final states by two warp groups that share the keys: what group_scan.cu computes,
-// for half types and 129 to 256 keys, where products of warp groups are to be had.
+// gated_delta_rule, the scan over the chunks of a sequence by two warp groups that share the keys: what group_scan.cu
+// computes, for half types and 129 to 256 keys, where products of warp groups are to be had.
 //
-// Either group carries S^T of 64 columns of V and half of the keys. What it reads from its half, K S and Q S, is a part
-// of a sum: the groups tell each other through shared memory. Both then compute all of u; the first one the outputs.
-// Both load.
+// What a group reads from its half of S^T, K S and Q S, is a part of a sum (gpu_group_pair.cuh). Both compute all of u,
+// the first one the outputs.
 //
 // Numerics:  S and all sums in float32, first half of the keys plus second; operands of products are rounded to T.
 // Reference: reference.cpp beside this file; bounds in tests/ops/gated_delta_rule_gpu_test.cpp.
 
-#include "linescan/ops/gated_delta_rule/gpu_group_scan.cuh"
+#include "linescan/ops/gated_delta_rule/gpu_group_pair.cuh"
 
 namespace linescan {
 namespace {
 
 using enum DepthIs;
 
-constexpr int kPairThreads = 2 * kGroup, kHalfKeys = DeltaLayout::kPairKeys / 2;
-constexpr int kOutboxBarrier = 1;
-
-// The groups' parts of sums [64, 64], a thread's own number after number.
-struct PairDesk {
-  float4* parts;  // [2 groups, 8, kGroup]
-
-  __device__ __forceinline__ float4* at(int group) const {
-    return parts + group * 8 * kGroup + threadIdx.x % kGroup;
-  }
-  __device__ __forceinline__ void put(int group, const Sums<8>& sums) const {
-#pragma unroll
-    for (int i = 0; i < 8; ++i)
-      at(group)[i * kGroup] =
-          make_float4(sums.tiles[i][0], sums.tiles[i][1], sums.tiles[i][2], sums.tiles[i][3]);
-  }
-  // sums <- first + second, of which one is here and the other one on the desk.
-  __device__ __forceinline__ void add(int group, Sums<8>& sums) const {
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      const float4 part = at(group)[i * kGroup];
-      sums.tiles[i][0] += part.x;
-      sums.tiles[i][1] += part.y;
-      sums.tiles[i][2] += part.z;
-      sums.tiles[i][3] += part.w;
-    }
-  }
-};
-
-template <typename T>
+template <typename T, bool kOutputs>
 __global__ void __launch_bounds__(kPairThreads, 1) group_pair_scan_kernel(DeltaScanArgs<T> args) {
-  using Tiles = GroupScanTiles<T, DeltaLayout::kPairKeys, true>;
-  constexpr int kChunk = Tiles::kChunk, kDepth = kChunk / 16, kStages = DeltaLayout::kPairStages;
+  constexpr int kKeys = DeltaLayout::kPairKeys, kStages = DeltaLayout::kPairStages;
+  using Tiles = GroupScanTiles<T, kKeys, kOutputs>;
+  constexpr int kChunk = Tiles::kChunk, kDepth = kChunk / 16;
   const DeltaInputs<T>& in = args.in;
   const DeltaScanCut& cut = args.cut;
-  // The same in a warp; the shuffle says so to the compiler.
-  const int group = __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / kGroup, 0);
-  const int first_key = group * kHalfKeys;
-  const Panels<T> outbox = {reinterpret_cast<T*>(group_memory() + kStages * Tiles::kStageBytes),
-                            64};
-  const PairDesk desk = {reinterpret_cast<float4*>(outbox.data + 64 * 64)};
+  const int group = group_of_pair(), first_key = group * kHalfKeys;
+  const PairDesk<Tiles, T> desk;
 
   for (int64_t item = blockIdx.x; item < cut.items; item += gridDim.x) {
     const DeltaScanItem<kChunk> at(item, cut, args.sequences, in.value_heads);
@@ -63,8 +30,10 @@ __global__ void __launch_bounds__(kPairThreads, 1) group_pair_scan_kernel(DeltaS
     const int own_value = first_value + threadIdx.x % kGroup / 32 * 16;
     const GroupScanSource<T> source(in, at, in.v, first_value, in.vectors, args.records);
     const DeltaChunk start(at.walk, 0, 1);
-    T* const out = start.rows(args.o, at.head) + first_value;
+    T* const out = kOutputs ? start.rows(args.o, at.head) + first_value : nullptr;
     const int64_t out_step = start.row_step(args.o);
+    const GroupScanWorkspace<kKeys, T> workspace = {args.states, args.corrections, cut,
+                                                    first_value};
     const auto fetch = [&](int64_t number) {
       if (number < at.chunks)
         source.template fetch<kPairThreads>(Tiles(static_cast<int>(number % kStages)), number);
@@ -85,18 +54,22 @@ __global__ void __launch_bounds__(kPairThreads, 1) group_pair_scan_kernel(DeltaS
       group_begin(sums);
       group_multiply<kColumns>(sums, left, GroupOperand<T>{tile.k, 0, first_key}, false);
       group_commit();
-      group_begin(reads);
-      group_multiply<kColumns>(reads, left, GroupOperand<T>{tile.q, 0, first_key}, false);
-      group_commit();
+      if constexpr (kOutputs) {
+        group_begin(reads);
+        group_multiply<kColumns>(reads, left, GroupOperand<T>{tile.q, 0, first_key}, false);
+        group_commit();
+      } else {
+        desk.send_state(workspace.state(at.row(number)), group, left);
+      }
       FragmentA<T> v[kDepth];
 #pragma unroll
       for (int t = 0; t < kDepth; ++t) load_a<kRows>(v[t], GroupOperand<T>{tile.v}, 16 * t);
-      group_wait<1>(sums);
+      group_wait<kOutputs ? 1 : 0>(sums);
       desk.put(group, sums);
       __syncthreads();
       desk.add(1 - group, sums);
       round_differences(rounded, sums, v, tile);
-      group_wait<0>(reads);
+      if constexpr (kOutputs) group_wait<0>(reads);
       // u^T
       group_begin(sums);
       group_multiply<kColumns>(sums, rounded, GroupOperand<T>{tile.A}, false);
@@ -111,32 +84,40 @@ __global__ void __launch_bounds__(kPairThreads, 1) group_pair_scan_kernel(DeltaS
       group_begin(state);
       group_multiply<kRows>(state, rounded, GroupOperand<T>{tile.k, 0, first_key});
       group_commit();
-      // The first group's part of K S has been read by this very thread: its place is free.
-      if (group == 1) desk.put(0, reads);
       round_sums(u, sums);
-      __syncthreads();
-      if (group == 0) {
-        desk.add(0, reads);
-        scale_reads(reads, tile);
-        group_begin(reads);
-        group_multiply<kColumns>(reads, u, GroupOperand<T>{tile.P});
-        group_commit();
+      if constexpr (kOutputs) {
+        // The first group's part of K S has been read by this very thread: its place is free.
+        if (group == 1) desk.put(0, reads);
+        __syncthreads();
+        if (group == 0) {
+          desk.add(0, reads);
+          scale_reads(reads, tile);
+          group_begin(reads);
+          group_multiply<kColumns>(reads, u, GroupOperand<T>{tile.P});
+          group_commit();
+        }
+      }
+      if (kOutputs && group == 0)
         group_wait<1>(state);
-        round_sums(left, state);
+      else
+        group_wait<0>(state);
+      round_sums(left, state);
+      if (group == 1) continue;
+      if constexpr (kOutputs) {
         group_wait<0>(reads);
         round_sums(u, reads);
-        put_columns(outbox, u);
-        barrier_wait(kOutboxBarrier, kGroup);
-        const int64_t token = number * kChunk;
+      }
+      desk.put_tokens(u);
+      const int64_t token = number * kChunk;
+      if constexpr (kOutputs)
         send_rows<64>(out + token * out_step, out_step,
                       static_cast<int>(min(int64_t{kChunk}, at.walk.length - token)),
-                      in.V - first_value, args.vectors, outbox);
-      } else {
-        group_wait<0>(state);
-        round_sums(left, state);
-      }
+                      in.V - first_value, args.vectors, desk.outbox);
+      else
+        workspace.send_corrections(at.row(number), desk.outbox);
     }
-    store_state(state, args.final_state, at.sequence, at.head, own_value, first_key, in.V, in.K);
+    if constexpr (kOutputs)
+      store_state(state, args.final_state, at.sequence, at.head, own_value, first_key, in.V, in.K);
     __syncthreads();  // the last stage and the outbox are free
   }
 }
@@ -144,13 +125,15 @@ __global__ void __launch_bounds__(kPairThreads, 1) group_pair_scan_kernel(DeltaS
 }  // namespace
 
 template <typename T>
-void launch_delta_group_pair_scan(const DeltaScanArgs<T>& args, const LaunchShape& shape,
-                                  GpuStream stream) {
-  launch("gated_delta_rule, scan", group_pair_scan_kernel<T>, shape, stream, args);
+void launch_delta_group_pair_scan(const DeltaScanArgs<T>& args, bool outputs,
+                                  const LaunchShape& shape, GpuStream stream) {
+  launch("gated_delta_rule, scan",
+         outputs ? group_pair_scan_kernel<T, true> : group_pair_scan_kernel<T, false>, shape,
+         stream, args);
 }
-template void launch_delta_group_pair_scan(const DeltaScanArgs<BFloat16>&, const LaunchShape&,
+template void launch_delta_group_pair_scan(const DeltaScanArgs<BFloat16>&, bool, const LaunchShape&,
                                            GpuStream);
-template void launch_delta_group_pair_scan(const DeltaScanArgs<Float16>&, const LaunchShape&,
+template void launch_delta_group_pair_scan(const DeltaScanArgs<Float16>&, bool, const LaunchShape&,
                                            GpuStream);
 
 }  // namespace linescan

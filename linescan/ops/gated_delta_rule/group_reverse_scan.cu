@@ -65,19 +65,7 @@ __global__ void __launch_bounds__(2 * kGroup, 1)
       group_commit();
       group_wait<0>(sums, through_p);
       // gu^T
-#pragma unroll
-      for (int t = 0; t < kDepth; ++t)
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const float2 write = tile.row(kWrite, t, half);
-          const auto& of = sums.tiles[2 * t + half];
-          const auto& more = through_p.tiles[2 * t + half];
-#pragma unroll
-          for (int r = 0; r < 2; ++r)
-            rounded[t].words[2 * half + r] =
-                pair_from_floats<T>(fmaf(write.x, of[2 * r], more[2 * r]),
-                                    fmaf(write.y, of[2 * r + 1], more[2 * r + 1]));
-        }
+      round_upstream(rounded, sums, through_p, tile);
       // gX^T
       group_begin(sums);
       group_multiply<kRows>(sums, rounded, GroupOperand<T>{tile.A}, false);
@@ -88,32 +76,13 @@ __global__ void __launch_bounds__(2 * kGroup, 1)
       for (int i = 0; i < kKeys / 8; ++i)
 #pragma unroll
         for (int j = 0; j < 4; ++j) state.tiles[i][j] *= decay;
-#pragma unroll
-      for (int t = 0; t < kDepth; ++t)
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const float2 read = tile.row(kReadQ, t, half);
-#pragma unroll
-          for (int r = 0; r < 2; ++r)
-            go[t].words[2 * half + r] = pair_from_floats<T>(
-                read.x * value_of(go[t], r, 2 * half), read.y * value_of(go[t], r, 2 * half + 1));
-        }
+      scale_upstream(go, tile);
       group_begin(state);
       group_multiply<kRows>(state, go, GroupOperand<T>{tile.q});
       group_commit();
       group_wait<1>(sums);
       FragmentA<T> corrected[kDepth];
-#pragma unroll
-      for (int t = 0; t < kDepth; ++t)
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const float2 beta = tile.row(kBeta, t, half), read = tile.row(kReadK, t, half);
-          const auto& of = sums.tiles[2 * t + half];
-#pragma unroll
-          for (int r = 0; r < 2; ++r)
-            corrected[t].words[2 * half + r] =
-                pair_from_floats<T>(-beta.x * read.x * of[2 * r], -beta.y * read.y * of[2 * r + 1]);
-        }
+      round_corrections(corrected, sums, tile);
       group_begin();
       group_multiply<kRows>(state, corrected, GroupOperand<T>{tile.k});
       group_commit();

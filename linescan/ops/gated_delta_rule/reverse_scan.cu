@@ -11,6 +11,7 @@
 // Reference: reference.cpp beside this file; bounds in tests/ops/gated_delta_rule_gpu_test.cpp.
 
 #include "linescan/base/math.h"
+#include "linescan/ops/gated_delta_rule/gpu_group_pair.cuh"
 #include "linescan/ops/gated_delta_rule/gpu_group_scan.cuh"
 #include "linescan/ops/gated_delta_rule/gpu_kernels.h"
 #include "linescan/ops/gated_delta_rule/gpu_scan.cuh"
@@ -120,9 +121,12 @@ void launch_delta_reverse_scan(const GatedDeltaRuleProblem& p,
         workspace + plan.records_at,
         reinterpret_cast<T*>(workspace + plan.state_gradients_at),
         reinterpret_cast<T*>(workspace + plan.correction_gradients_at)};
-    if constexpr (sizeof(T) == 2)
+    if constexpr (sizeof(T) == 2) {
+      if (plan.key_pair)
+        return launch_delta_group_pair_reverse_scan(args, shape_of(plan.reverse_scan), stream);
       if (plan.warp_groups)
         return launch_delta_group_reverse_scan(args, kKeys, shape_of(plan.reverse_scan), stream);
+    }
     launch("gated_delta_rule, reverse scan", reverse_scan_kernel<T, kKeys>,
            shape_of(plan.reverse_scan), stream, args);
   });

@@ -20,6 +20,7 @@ using at::Tensor;
 using OptionalTensor = std::optional<Tensor>;
 using OptionalScale = std::optional<double>;
 using OutAndState = std::tuple<Tensor, Tensor>;
+using OutAndStates = std::tuple<Tensor, Tensor, Tensor>;
 using Gradients8 = GatedDeltaRuleTensors8;
 
 // ---- Schema ------------------------------------------------------------------------------------
@@ -33,12 +34,19 @@ TORCH_LIBRARY_FRAGMENT(linescan, m) {
       "bool allow_neg_eigval=False, bool state_v_first=False, bool reverse=False, "
       "str mode=\"auto\") -> (Tensor o, Tensor final_state)",
       tags);
+  // The same for training: `states` is what a GPU's backward pass needs to take a sequence in segments.
+  m.def(
+      "gated_delta_rule_kept(Tensor q, Tensor k, Tensor v, Tensor g, Tensor beta, float? scale, "
+      "Tensor? initial_state, Tensor? cu_seqlens, Tensor? A_log, Tensor? dt_bias, "
+      "bool qk_l2norm, bool beta_sigmoid, bool allow_neg_eigval, bool state_v_first, "
+      "bool reverse, str mode) -> (Tensor o, Tensor final_state, Tensor states)",
+      tags);
   m.def(
       "gated_delta_rule_backward(Tensor? grad_o, Tensor? grad_final_state, Tensor q, Tensor k, "
       "Tensor v, Tensor g, Tensor beta, float? scale, Tensor? initial_state, Tensor? cu_seqlens, "
       "Tensor? A_log, Tensor? dt_bias, bool qk_l2norm, bool beta_sigmoid, bool allow_neg_eigval, "
-      "bool state_v_first, bool reverse) -> (Tensor q, Tensor k, Tensor v, Tensor g, Tensor beta, "
-      "Tensor initial_state, Tensor A_log, Tensor dt_bias)",
+      "bool state_v_first, bool reverse, Tensor? states=None) -> (Tensor q, Tensor k, Tensor v, "
+      "Tensor g, Tensor beta, Tensor initial_state, Tensor A_log, Tensor dt_bias)",
       tags);
   m.def(
       "gated_delta_rule_step(Tensor q, Tensor k, Tensor v, Tensor g, Tensor beta, "
@@ -78,16 +86,28 @@ OutAndState forward_cpu(const Tensor& q, const Tensor& k, const Tensor& v, const
   return results;
 }
 
+OutAndStates kept_cpu(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g,
+                      const Tensor& beta, OptionalScale scale, const OptionalTensor& initial_state,
+                      const OptionalTensor& cu_seqlens, const OptionalTensor& A_log,
+                      const OptionalTensor& dt_bias, bool qk_l2norm, bool beta_sigmoid,
+                      bool allow_neg_eigval, bool state_v_first, bool reverse,
+                      std::string_view mode) {
+  auto [o, final_state] =
+      forward_cpu(q, k, v, g, beta, scale, initial_state, cu_seqlens, A_log, dt_bias, qk_l2norm,
+                  beta_sigmoid, allow_neg_eigval, state_v_first, reverse, mode);
+  return {o, final_state, gated_delta_rule_states(q, v, cu_seqlens, mode)};
+}
+
 Gradients8 backward_cpu(const OptionalTensor& grad_o, const OptionalTensor& grad_final_state,
                         const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g,
                         const Tensor& beta, OptionalScale scale,
                         const OptionalTensor& initial_state, const OptionalTensor& cu_seqlens,
                         const OptionalTensor& A_log, const OptionalTensor& dt_bias, bool qk_l2norm,
-                        bool beta_sigmoid, bool allow_neg_eigval, bool state_v_first,
-                        bool reverse) {
-  const GatedDeltaRuleBackwardCall call(grad_o, grad_final_state, q, k, v, g, beta, scale,
-                                        initial_state, cu_seqlens, A_log, dt_bias, qk_l2norm,
-                                        beta_sigmoid, allow_neg_eigval, state_v_first, reverse);
+                        bool beta_sigmoid, bool allow_neg_eigval, bool state_v_first, bool reverse,
+                        const OptionalTensor&) {
+  const GatedDeltaRuleBackwardCall call(
+      grad_o, grad_final_state, q, k, v, g, beta, scale, initial_state, cu_seqlens, A_log, dt_bias,
+      qk_l2norm, beta_sigmoid, allow_neg_eigval, state_v_first, reverse, std::nullopt);
   with_plan(call.problem, Pass::kBackward,
             [&](const auto&... how) { backward(call.problem, call.gradients, how...); });
   return call.results;
@@ -117,11 +137,24 @@ OutAndState forward_meta(const Tensor& q, const Tensor& k, const Tensor& v, cons
   return gated_delta_rule_results(q, v, cu_seqlens, state_v_first);
 }
 
+OutAndStates kept_meta(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g,
+                       const Tensor& beta, OptionalScale scale, const OptionalTensor& initial_state,
+                       const OptionalTensor& cu_seqlens, const OptionalTensor& A_log,
+                       const OptionalTensor& dt_bias, bool qk_l2norm, bool beta_sigmoid,
+                       bool allow_neg_eigval, bool state_v_first, bool reverse,
+                       std::string_view mode) {
+  auto [o, final_state] =
+      forward_meta(q, k, v, g, beta, scale, initial_state, cu_seqlens, A_log, dt_bias, qk_l2norm,
+                   beta_sigmoid, allow_neg_eigval, state_v_first, reverse, mode);
+  return {o, final_state, gated_delta_rule_states(q, v, cu_seqlens, mode)};
+}
+
 Gradients8 backward_meta(const OptionalTensor& grad_o, const OptionalTensor& grad_final_state,
                          const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g,
                          const Tensor& beta, OptionalScale, const OptionalTensor& initial_state,
                          const OptionalTensor& cu_seqlens, const OptionalTensor& A_log,
-                         const OptionalTensor& dt_bias, bool, bool, bool, bool, bool) {
+                         const OptionalTensor& dt_bias, bool, bool, bool, bool, bool,
+                         const OptionalTensor& states) {
   expect_devices(kName, q.device(),
                  {{"grad_o", grad_o},
                   {"grad_final_state", grad_final_state},
@@ -132,7 +165,8 @@ Gradients8 backward_meta(const OptionalTensor& grad_o, const OptionalTensor& gra
                   {"initial_state", initial_state},
                   {"cu_seqlens", cu_seqlens},
                   {"A_log", A_log},
-                  {"dt_bias", dt_bias}});
+                  {"dt_bias", dt_bias},
+                  {"states", states}});
   return gated_delta_rule_gradients(q, k, v, g, beta, initial_state, A_log, dt_bias);
 }
 
@@ -163,20 +197,14 @@ class GatedDeltaRuleFunction : public torch::autograd::Function<GatedDeltaRuleFu
       OptionalScale scale, bool qk_l2norm, bool beta_sigmoid, bool allow_neg_eigval,
       bool state_v_first, bool reverse, std::string_view mode) {
     at::AutoDispatchBelowADInplaceOrView below;
-    auto [o, final_state] = gated_delta_rule(q, k, v, g, beta,
-                                             {{.scale = scale,
-                                               .A_log = A_log,
-                                               .dt_bias = dt_bias,
-                                               .qk_l2norm = qk_l2norm,
-                                               .beta_sigmoid = beta_sigmoid,
-                                               .allow_neg_eigval = allow_neg_eigval,
-                                               .state_v_first = state_v_first},
-                                              initial_state,
-                                              cu_seqlens,
-                                              reverse,
-                                              std::string(mode)});
+    static const auto op = c10::Dispatcher::singleton()
+                               .findSchemaOrThrow("linescan::gated_delta_rule_kept", "")
+                               .typed<decltype(kept_cpu)>();
+    auto [o, final_state, states] =
+        op.call(q, k, v, g, beta, scale, initial_state, cu_seqlens, A_log, dt_bias, qk_l2norm,
+                beta_sigmoid, allow_neg_eigval, state_v_first, reverse, mode);
     ctx->save_for_backward({q, k, v, g, beta, or_undefined(initial_state), or_undefined(A_log),
-                            or_undefined(dt_bias), or_undefined(cu_seqlens)});
+                            or_undefined(dt_bias), or_undefined(cu_seqlens), states});
     ctx->saved_data["scale"] = scale;
     ctx->saved_data["qk_l2norm"] = qk_l2norm;
     ctx->saved_data["beta_sigmoid"] = beta_sigmoid;
@@ -198,7 +226,7 @@ class GatedDeltaRuleFunction : public torch::autograd::Function<GatedDeltaRuleFu
         optional(grads[0]), optional(grads[1]), saved[0], saved[1], saved[2], saved[3], saved[4],
         ctx->saved_data["scale"].toOptional<double>(), optional(saved[5]), optional(saved[8]),
         optional(saved[6]), optional(saved[7]), flag("qk_l2norm"), flag("beta_sigmoid"),
-        flag("allow_neg_eigval"), flag("state_v_first"), flag("reverse"));
+        flag("allow_neg_eigval"), flag("state_v_first"), flag("reverse"), optional(saved[9]));
     const auto if_given = [&](int input, const Tensor& gradient) {
       return saved[input].defined() ? gradient : Tensor();
     };
@@ -215,6 +243,22 @@ OutAndState forward_autograd(const Tensor& q, const Tensor& k, const Tensor& v, 
                              const OptionalTensor& A_log, const OptionalTensor& dt_bias,
                              bool qk_l2norm, bool beta_sigmoid, bool allow_neg_eigval,
                              bool state_v_first, bool reverse, std::string_view mode) {
+  if (!is_differentiated({q, k, v, g, beta, or_undefined(initial_state), or_undefined(A_log),
+                          or_undefined(dt_bias)})) {  // nothing is kept
+    at::AutoDispatchBelowADInplaceOrView below;
+    return gated_delta_rule(q, k, v, g, beta,
+                            {{.scale = scale,
+                              .A_log = A_log,
+                              .dt_bias = dt_bias,
+                              .qk_l2norm = qk_l2norm,
+                              .beta_sigmoid = beta_sigmoid,
+                              .allow_neg_eigval = allow_neg_eigval,
+                              .state_v_first = state_v_first},
+                             initial_state,
+                             cu_seqlens,
+                             reverse,
+                             std::string(mode)});
+  }
   auto results = GatedDeltaRuleFunction::apply(q, k, v, g, beta, initial_state, A_log, dt_bias,
                                                cu_seqlens, scale, qk_l2norm, beta_sigmoid,
                                                allow_neg_eigval, state_v_first, reverse, mode);
@@ -256,17 +300,20 @@ OutAndState forward_autocast(const Tensor& q, const Tensor& k, const Tensor& v, 
 
 TORCH_LIBRARY_IMPL(linescan, CPU, m) {
   m.impl("gated_delta_rule", forward_cpu);
+  m.impl("gated_delta_rule_kept", kept_cpu);
   m.impl("gated_delta_rule_backward", backward_cpu);
   m.impl("gated_delta_rule_step", step_cpu);
 }
 TORCH_LIBRARY_IMPL(linescan, Meta, m) {
   m.impl("gated_delta_rule", forward_meta);
+  m.impl("gated_delta_rule_kept", kept_meta);
   m.impl("gated_delta_rule_backward", backward_meta);
   m.impl("gated_delta_rule_step", step_meta);
 }
 TORCH_LIBRARY_IMPL(linescan, Autograd, m) {
   m.impl("gated_delta_rule", forward_autograd);
   // Second derivatives and derivatives of a step: a clear error, never silently zero.
+  m.impl("gated_delta_rule_kept", torch::autograd::autogradNotImplementedFallback());
   m.impl("gated_delta_rule_backward", torch::autograd::autogradNotImplementedFallback());
   m.impl("gated_delta_rule_step", torch::autograd::autogradNotImplementedFallback());
 }

@@ -120,7 +120,7 @@ GatedDeltaRuleBackwardCall::GatedDeltaRuleBackwardCall(
     std::optional<double> scale, const OptionalTensor& initial_state_in,
     const OptionalTensor& cu_seqlens, const OptionalTensor& A_log_in,
     const OptionalTensor& dt_bias_in, bool qk_l2norm, bool beta_sigmoid, bool allow_neg_eigval,
-    bool state_v_first, bool reverse)
+    bool state_v_first, bool reverse, const OptionalTensor& states)
     : GatedDeltaRuleCall(q_in, k_in, v_in, g, beta, scale, initial_state_in, cu_seqlens, A_log_in,
                          dt_bias_in, qk_l2norm, beta_sigmoid, allow_neg_eigval, state_v_first,
                          reverse, "auto"),
@@ -135,6 +135,10 @@ GatedDeltaRuleBackwardCall::GatedDeltaRuleBackwardCall(
     expect_sizes(kName, "grad_final_state", *grad_final_state,
                  {size_of(problem).sequences, v.size(2), inputs.state_v_first ? V : K,
                   inputs.state_v_first ? K : V});
+  }
+  if (given(states) && states->numel() > 0) {
+    problem.states = view_beside(kName, "states", states, q);
+    check(problem);
   }
   const auto expect_type = [](const char* argument, const OptionalTensor& tensor,
                               at::ScalarType type) {
@@ -196,6 +200,25 @@ std::tuple<Tensor, Tensor> gated_delta_rule_results(const Tensor& q, const Tenso
   return {at::empty_symint(v.sym_sizes(), v.options()),
           at::empty_symint({sequences, v.sym_size(2), state_v_first ? V : K, state_v_first ? K : V},
                            q.options().dtype(parameter_type(q)))};
+}
+
+Tensor gated_delta_rule_states(const Tensor& q, const Tensor& v, const OptionalTensor& cu_seqlens,
+                               std::string_view mode) {
+  const at::TensorOptions options = q.options().dtype(at::kFloat);
+  const std::optional<DType> type = dtype_of(q.scalar_type());
+  if (!q.is_cuda() || !type) return at::empty({0}, options);
+  const auto number = [](const c10::SymInt& size) { return size.guard_int(__FILE__, __LINE__); };
+  const int64_t batch = number(q.sym_size(0));
+  const GatedDeltaRuleSize size = {.batch = batch,
+                                   .sequences = batch,
+                                   .length = number(q.sym_size(1)),
+                                   .heads = number(q.sym_size(2)),
+                                   .value_heads = number(v.sym_size(2)),
+                                   .K = number(q.sym_size(3)),
+                                   .V = number(v.sym_size(3)),
+                                   .dtype = *type,
+                                   .mode = parse_gated_delta_rule_mode(mode)};
+  return at::empty({gpu_kept_states(size, gpu_piece(size, given(cu_seqlens)))}, options);
 }
 
 GatedDeltaRuleTensors8 gated_delta_rule_gradients(const Tensor& q, const Tensor& k, const Tensor& v,

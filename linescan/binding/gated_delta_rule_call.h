@@ -41,13 +41,16 @@ struct GatedDeltaRuleBackwardCall : GatedDeltaRuleCall {
   GatedDeltaRuleTensors8 results;
   GatedDeltaRuleGradients gradients;
 
-  GatedDeltaRuleBackwardCall(
-      const std::optional<at::Tensor>& grad_o, const std::optional<at::Tensor>& grad_final_state,
-      const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& g,
-      const at::Tensor& beta, std::optional<double> scale,
-      const std::optional<at::Tensor>& initial_state, const std::optional<at::Tensor>& cu_seqlens,
-      const std::optional<at::Tensor>& A_log, const std::optional<at::Tensor>& dt_bias,
-      bool qk_l2norm, bool beta_sigmoid, bool allow_neg_eigval, bool state_v_first, bool reverse);
+  GatedDeltaRuleBackwardCall(const std::optional<at::Tensor>& grad_o,
+                             const std::optional<at::Tensor>& grad_final_state, const at::Tensor& q,
+                             const at::Tensor& k, const at::Tensor& v, const at::Tensor& g,
+                             const at::Tensor& beta, std::optional<double> scale,
+                             const std::optional<at::Tensor>& initial_state,
+                             const std::optional<at::Tensor>& cu_seqlens,
+                             const std::optional<at::Tensor>& A_log,
+                             const std::optional<at::Tensor>& dt_bias, bool qk_l2norm,
+                             bool beta_sigmoid, bool allow_neg_eigval, bool state_v_first,
+                             bool reverse, const std::optional<at::Tensor>& states);
 };
 
 // One token for each of many sequences; `o` is new.
@@ -68,6 +71,10 @@ struct GatedDeltaRuleStepCall {
 std::tuple<at::Tensor, at::Tensor> gated_delta_rule_results(
     const at::Tensor& q, const at::Tensor& v, const std::optional<at::Tensor>& cu_seqlens,
     bool state_v_first);
+// What the forward pass keeps for the backward pass on GPUs (gpu_kept_states). While tracing: of these sizes only.
+at::Tensor gated_delta_rule_states(const at::Tensor& q, const at::Tensor& v,
+                                   const std::optional<at::Tensor>& cu_seqlens,
+                                   std::string_view mode);
 // A tensor of no elements stands for an absent input's gradient: traced operators cannot return
 // undefined ones.
 GatedDeltaRuleTensors8 gated_delta_rule_gradients(const at::Tensor& q, const at::Tensor& k,

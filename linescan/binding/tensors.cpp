@@ -1,9 +1,12 @@
 #include "linescan/binding/tensors.h"
 
 #include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <fmt/ostream.h>
+
+#include <algorithm>
 
 #include "linescan/base/error.h"
 
@@ -71,6 +74,13 @@ void expect_devices(
     std::initializer_list<std::pair<const char*, std::optional<at::Tensor>>> tensors) {
   for (const auto& [argument, tensor] : tensors)
     if (given(tensor)) expect_device(op, argument, *tensor, expected);
+}
+
+bool is_differentiated(std::initializer_list<at::Tensor> tensors) {
+  return std::any_of(tensors.begin(), tensors.end(), [](const at::Tensor& tensor) {
+    return tensor.defined() && ((at::GradMode::is_enabled() && tensor.requires_grad()) ||
+                                tensor._fw_grad(/*level=*/0).defined());
+  });
 }
 
 bool sizes_known(std::initializer_list<std::optional<at::Tensor>> tensors) {

@@ -43,6 +43,9 @@ inline std::optional<at::Tensor> optional(const at::Tensor& tensor) {
   return tensor.defined() ? std::optional(tensor) : std::nullopt;
 }
 
+// Whether autograd, backward or forward, has to see a call with these tensors; they may be undefined.
+bool is_differentiated(std::initializer_list<at::Tensor> tensors);
+
 inline at::Tensor or_undefined(const std::optional<at::Tensor>& tensor) {
   return tensor.value_or(at::Tensor());
 }

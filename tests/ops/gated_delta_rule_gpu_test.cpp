@@ -27,7 +27,8 @@ const int64_t* take_numbers(GpuTensors& gpu, SampleTensor& memory,
 
 struct Twist {
   int64_t largest_grid = kLargestGrid;
-  bool upstream = true;  // whether there is a gradient of o
+  bool upstream = true;            // whether there is a gradient of o
+  GatedDeltaRulePiece piece = {};  // of a backward pass, with states that the forward pass keeps
 };
 
 // check, plan, forward and backward in a workspace full of NaN, or another filling; results come back to
@@ -70,9 +71,16 @@ void run(GatedDeltaRuleSample& s, int filling = 0xFF, const Gpu& planned_for = t
                                              .dt_bias = gpu.take(s.gdt_bias)};
   check(problem);
   check_gpu(problem);
+  SampleTensor states;
+  GatedDeltaRulePiece piece = gpu_piece(size_of(problem), problem.packed);
+  if (twist.piece.batch > 0) {
+    piece = twist.piece;
+    states = SampleTensor({gpu_kept_states(size_of(problem), piece)}, DType::kFloat32);
+    problem.states = gpu.take(states);
+  }
   const GatedDeltaRuleSize size = size_of(problem);
   for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
-    auto how = plan(size, problem.packed, pass, planned_for);
+    auto how = plan(size, problem.packed, pass, planned_for, piece);
     for (DeltaLaunch* launch : {&how.records, &how.scan, &how.reverse_scan, &how.gradients})
       launch->grid = std::min(launch->grid, twist.largest_grid);
     GpuWorkspace workspace(how.workspace_bytes, filling);
@@ -658,6 +666,97 @@ TEST(GatedDeltaRuleGpuOperator, BlocksTakeSeveralItems) {
       run(sample, 0xFF, test_gpu(), {.largest_grid = 2, .upstream = upstream});
       expect_passed(sample.judge(gated_delta_rule_gpu_bound(c.dtype)));
     }
+}
+
+// A backward pass that takes parts of the batch, and of sequences, one after the other, and finds the states of their
+// segments side by side.
+TEST(GatedDeltaRuleGpuPieces, AgreeWithReference) {
+  if (!have_gpu()) GTEST_SKIP() << "no GPU: " << why_no_gpu();
+  struct Cut {
+    Case c;
+    GatedDeltaRulePiece piece;
+    int64_t pieces;
+  };
+  const Case groups = {.batch = 3,
+                       .length = 300,
+                       .heads = 1,
+                       .value_heads = 2,
+                       .K = 40,
+                       .V = 33,
+                       .dtype = kBf16,
+                       .initial = true,
+                       .gate = true,
+                       .gate_bias = true};
+  const Case pair = {.batch = 1,
+                     .length = 200,
+                     .heads = 1,
+                     .value_heads = 1,
+                     .K = 130,
+                     .V = 40,
+                     .dtype = kFp16,
+                     .reverse = true,
+                     .v_first = true};
+  const Case single = {.batch = 2,
+                       .length = 200,
+                       .heads = 1,
+                       .value_heads = 1,
+                       .K = 20,
+                       .V = 40,
+                       .reverse = true,
+                       .initial = true,
+                       .v_first = true};
+  for (const Cut& cut :
+       {Cut{groups, {2, 128, 64}, 6}, Cut{groups, {3, 300, 128}, 1}, Cut{groups, {1, 300, 300}, 3},
+        Cut{pair, {1, 64, 64}, 4}, Cut{pair, {1, 192, 64}, 2}, Cut{single, {2, 128, 64}, 2}}) {
+    SCOPED_TRACE(cut.c);
+    SCOPED_TRACE(cut.piece.tokens);
+    Case c = cut.c;
+    c.mode = Mode::kChunk;
+    GatedDeltaRuleSample whole(c), pieces(c);
+    GatedDeltaRuleSize size = size_of(whole.problem);
+    size.kept_states = true;
+    EXPECT_EQ(plan(size, false, Pass::kBackward, test_gpu(), cut.piece).pieces, cut.pieces);
+    run(pieces, 0xFF, test_gpu(), {.piece = cut.piece});
+    expect_passed(pieces.judge(gated_delta_rule_gpu_bound(c.dtype)));
+    run(whole);  // the same numbers but for sums over tokens
+    for (const auto& [a, b] : {std::pair{&whole.o, &pieces.o},
+                               {&whole.final_state, &pieces.final_state},
+                               {&whole.gq, &pieces.gq},
+                               {&whole.gk, &pieces.gk},
+                               {&whole.gv, &pieces.gv},
+                               {&whole.gg, &pieces.gg},
+                               {&whole.ginitial, &pieces.ginitial}})
+      EXPECT_EQ(a->bytes(), b->bytes());
+  }
+}
+
+TEST(GatedDeltaRuleGpuPieces, AreChosenByTheProblemAlone) {
+  GatedDeltaRuleSize size{.batch = 8,
+                          .sequences = 8,
+                          .length = 1024,
+                          .heads = 32,
+                          .value_heads = 32,
+                          .K = 128,
+                          .V = 128,
+                          .dtype = kBf16};
+  const auto kept = [&](bool packed) { return gpu_kept_states(size, gpu_piece(size, packed)); };
+  EXPECT_EQ(gpu_piece(size, false), (GatedDeltaRulePiece{2, 1024, 1024}));  // as many waves
+  EXPECT_EQ(kept(false), 0);
+  const Gpu& gpu = find_gpu("h100");
+  size.kept_states = true;
+  EXPECT_EQ(plan(size, false, Pass::kForward, gpu).pieces, 1);
+  EXPECT_EQ(plan(size, false, Pass::kBackward, gpu).pieces, 4);
+  size.batch = size.sequences = 1;
+  size.length = 8192;
+  EXPECT_EQ(gpu_piece(size, false), (GatedDeltaRulePiece{1, 2048, 1024}));
+  EXPECT_EQ(kept(false), 7 * 32 * 128 * 128);
+  const auto workspace = [&] { return plan(size, false, Pass::kBackward, gpu).workspace_bytes; };
+  const int64_t in_pieces = workspace();
+  size.kept_states = false;
+  EXPECT_GT(workspace(), 7 * in_pieces / 2);
+  EXPECT_EQ(gpu_piece(size, true), (GatedDeltaRulePiece{1, 8192, 8192}));  // packed
+  size.mode = Mode::kRecurrent;
+  EXPECT_EQ(kept(false), 0);
 }
 
 // Two and four warps that share the state's columns, several parts of V, more value heads than blocks.

@@ -8,6 +8,7 @@
 #include "linescan/base/error.h"
 #include "linescan/binding/cuda/gpu_tensors.h"
 #include "linescan/binding/gated_delta_rule_call.h"
+#include "linescan/binding/tensors.h"
 
 namespace linescan {
 namespace {
@@ -75,6 +76,28 @@ struct Planned {
   }
 };
 
+// o and final_state, and what the problem has room for.
+std::tuple<Tensor, Tensor> run_forward(GatedDeltaRuleCall& call, const Tensor& q, const Tensor& v) {
+  const Planned planned(call.problem, Pass::kForward, q);
+  auto results = call.new_results(v);
+  forward(call.problem, planned.plan, bytes_of(planned.workspace), current_stream(q));
+  return results;
+}
+
+std::tuple<Tensor, Tensor, Tensor> kept_cuda(
+    const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g, const Tensor& beta,
+    OptionalScale scale, const OptionalTensor& initial_state, const OptionalTensor& cu_seqlens,
+    const OptionalTensor& A_log, const OptionalTensor& dt_bias, bool qk_l2norm, bool beta_sigmoid,
+    bool allow_neg_eigval, bool state_v_first, bool reverse, std::string_view mode) {
+  const c10::cuda::CUDAGuard guard(q.device());
+  GatedDeltaRuleCall call(q, k, v, g, beta, scale, initial_state, cu_seqlens, A_log, dt_bias,
+                          qk_l2norm, beta_sigmoid, allow_neg_eigval, state_v_first, reverse, mode);
+  const Tensor states = gated_delta_rule_states(q, v, cu_seqlens, mode);
+  if (states.numel() > 0) call.problem.states = view_of("gated_delta_rule", "states", states);
+  const auto [o, final_state] = run_forward(call, q, v);
+  return {o, final_state, states};
+}
+
 std::tuple<Tensor, Tensor> forward_cuda(const Tensor& q, const Tensor& k, const Tensor& v,
                                         const Tensor& g, const Tensor& beta, OptionalScale scale,
                                         const OptionalTensor& initial_state,
@@ -85,10 +108,7 @@ std::tuple<Tensor, Tensor> forward_cuda(const Tensor& q, const Tensor& k, const 
   const c10::cuda::CUDAGuard guard(q.device());
   GatedDeltaRuleCall call(q, k, v, g, beta, scale, initial_state, cu_seqlens, A_log, dt_bias,
                           qk_l2norm, beta_sigmoid, allow_neg_eigval, state_v_first, reverse, mode);
-  const Planned planned(call.problem, Pass::kForward, q);
-  auto results = call.new_results(v);
-  forward(call.problem, planned.plan, bytes_of(planned.workspace), current_stream(q));
-  return results;
+  return run_forward(call, q, v);
 }
 
 GatedDeltaRuleTensors8 backward_cuda(
@@ -96,11 +116,11 @@ GatedDeltaRuleTensors8 backward_cuda(
     const Tensor& k, const Tensor& v, const Tensor& g, const Tensor& beta, OptionalScale scale,
     const OptionalTensor& initial_state, const OptionalTensor& cu_seqlens,
     const OptionalTensor& A_log, const OptionalTensor& dt_bias, bool qk_l2norm, bool beta_sigmoid,
-    bool allow_neg_eigval, bool state_v_first, bool reverse) {
+    bool allow_neg_eigval, bool state_v_first, bool reverse, const OptionalTensor& states) {
   const c10::cuda::CUDAGuard guard(q.device());
-  const GatedDeltaRuleBackwardCall call(grad_o, grad_final_state, q, k, v, g, beta, scale,
-                                        initial_state, cu_seqlens, A_log, dt_bias, qk_l2norm,
-                                        beta_sigmoid, allow_neg_eigval, state_v_first, reverse);
+  const GatedDeltaRuleBackwardCall call(
+      grad_o, grad_final_state, q, k, v, g, beta, scale, initial_state, cu_seqlens, A_log, dt_bias,
+      qk_l2norm, beta_sigmoid, allow_neg_eigval, state_v_first, reverse, states);
   const Planned planned(call.problem, Pass::kBackward, q);
   backward(call.problem, call.gradients, planned.plan, bytes_of(planned.workspace),
            current_stream(q));
@@ -121,6 +141,7 @@ Tensor step_cuda(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor
 
 TORCH_LIBRARY_IMPL(linescan, CUDA, m) {
   m.impl("gated_delta_rule", forward_cuda);
+  m.impl("gated_delta_rule_kept", kept_cuda);
   m.impl("gated_delta_rule_backward", backward_cuda);
   m.impl("gated_delta_rule_step", step_cuda);
 }

@@ -37,8 +37,7 @@ __global__ void __launch_bounds__(32 * kDeltaScanWarps) scan_kernel(DeltaScanArg
     const int first_value = at.part * cut.block_values(), own_value = first_value + place.value;
     const int values = in.V - first_value;  // from the block's first on
     Sums<kOwn / 8> state;                   // S^T
-    if (place.computes)
-      load_state(state, args.initial, at.sequence, at.head, own_value, place.key, in.V, in.K);
+    if (place.computes) load_start(state, args, at, own_value, place.key);
 
     const auto fetch = [&](int64_t number) {
       Tile tile(cut, number);
@@ -128,16 +127,39 @@ void launch_delta_scan(const GatedDeltaRuleProblem& p, const GatedDeltaRuleGpuPl
                              p.o && rows_are_pairs(p.o),
                              p.o && rows_are_vectors(p.o),
                              reinterpret_cast<T*>(workspace + plan.states_at),
-                             reinterpret_cast<T*>(workspace + plan.corrections_at)};
-    if constexpr (sizeof(T) == 2) {
-      if (plan.key_pair)
-        return launch_delta_group_pair_scan(args, outputs, shape_of(plan.scan), stream);
-      if (plan.warp_groups)
-        return launch_delta_group_scan(args, outputs, kKeys, shape_of(plan.scan), stream);
+                             reinterpret_cast<T*>(workspace + plan.corrections_at),
+                             {}};
+    const auto launch_scan = [&] {
+      if constexpr (sizeof(T) == 2) {
+        if (plan.key_pair)
+          return launch_delta_group_pair_scan(args, outputs, shape_of(plan.scan), stream);
+        if (plan.warp_groups)
+          return launch_delta_group_scan(args, outputs, kKeys, shape_of(plan.scan), stream);
+      }
+      launch("gated_delta_rule, scan",
+             outputs ? scan_kernel<T, kKeys, true> : scan_kernel<T, kKeys, false>,
+             shape_of(plan.scan), stream, args);
+    };
+    const int64_t segments =
+        p.states ? (p.q.shape[1] + plan.piece.segment - 1) / plan.piece.segment : 1;
+    if (segments <= 1) return launch_scan();
+    const TensorView second =
+        contiguous_view(p.states.data, DType::kFloat32, gpu_state_shape(p, p.q.shape[0]));
+    args.kept = {delta_states(second, v_first), plan.kept_step};
+    args.sequences.segment = plan.piece.segment;
+    if (!outputs) {  // from states that are there
+      args.sequences.segments = segments;
+      args.cut.items *= segments;
+      return launch_scan();
     }
-    launch("gated_delta_rule, scan",
-           outputs ? scan_kernel<T, kKeys, true> : scan_kernel<T, kKeys, false>,
-           shape_of(plan.scan), stream, args);
+    // One after the other, each leaves what the next one starts with.
+    const DeltaStates initial = args.initial, final_state = args.final_state;
+    for (int64_t segment = 0; segment < segments; ++segment) {
+      args.sequences.first_segment = segment;
+      args.initial = segment == 0 ? initial : args.kept.of_segment(segment);
+      args.final_state = segment + 1 == segments ? final_state : args.kept.of_segment(segment + 1);
+      launch_scan();
+    }
   });
 }
 

@@ -121,7 +121,8 @@ GatedDeltaRuleSize size_of(const GatedDeltaRuleProblem& p) {
           .K = p.q.shape[3],
           .V = p.v.shape[3],
           .dtype = p.q.dtype,
-          .mode = p.mode};
+          .mode = p.mode,
+          .kept_states = static_cast<bool>(p.states)};
 }
 
 void check(const GatedDeltaRuleProblem& p) {
@@ -134,6 +135,12 @@ void check(const GatedDeltaRuleProblem& p) {
     throw_error<InvalidArgument>("{}: cu_seqlens has no elements, expected [sequences + 1]", kName);
   if (p.initial_state)
     operands.check_state("initial_state", p.initial_state, "sequences", size_of(p).sequences);
+  if (p.states) {
+    const GatedDeltaRuleSize size = size_of(p);
+    const int64_t kept = gpu_kept_states(size, gpu_piece(size, p.packed));
+    expect_shape(kName, "states", p.states, {kept}, "[kept]");
+    expect_dtype(kName, "states", p.states, DType::kFloat32, "always");
+  }
 }
 
 void check(const GatedDeltaRuleStepProblem& p) {

@@ -46,6 +46,13 @@ inline float* delta_parameter_sums(const GatedDeltaRuleGpuPlan& plan, std::byte*
   return reinterpret_cast<float*>(workspace + plan.parameter_sums_at);
 }
 
+// Of the states of `sequences` sequences.
+inline Shape gpu_state_shape(const GatedDeltaRuleProblem& p, int64_t sequences) {
+  const int64_t K = p.q.shape[3], V = p.v.shape[3];
+  const bool v_first = p.inputs.state_v_first;
+  return {sequences, p.v.shape[2], v_first ? V : K, v_first ? K : V};
+}
+
 inline LaunchShape shape_of(const DeltaLaunch& launch) {
   return {launch.grid, static_cast<int>(launch.block), launch.shared_bytes};
 }

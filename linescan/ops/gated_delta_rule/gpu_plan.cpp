@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "linescan/base/error.h"
 #include "linescan/base/math.h"
@@ -29,6 +30,14 @@ constexpr int64_t kFewValues = 32;
 // blocks work there at once.
 constexpr int64_t kWalkingWarps = 4;
 constexpr int64_t kWalkingBlocks = 2;
+
+// The workspace of a piece should be no more than this share of what a pass and its gradients leave behind; one of so many
+// bytes is small enough. A segment has no fewer tokens; segments of a piece are no more.
+constexpr double kWorkspaceShare = 0.5;
+constexpr int64_t kSmallWorkspace = int64_t{64} << 20;
+constexpr int64_t kFewestSegmentTokens = 640, kMostSegments = 4;
+// Blocks that a GPU works on at once: that of the larger ones. Pieces should not add waves of them.
+constexpr int64_t kBlocksAtOnce = 132;
 
 // Widths of a scan's block, in warps of 16 columns, to choose from.
 constexpr int64_t kWidths[] = {4, 2, 1};
@@ -74,10 +83,13 @@ bool shares_keys(const GatedDeltaRuleSize& size, const Gpu& gpu) {
          kLayout.group_gradients_bytes() <= gpu.shared_per_block;
 }
 
+bool is_small(const GatedDeltaRuleSize& size) {
+  return size.K <= DeltaLayout::kSequenceWidth && size.V <= DeltaLayout::kSequenceWidth;
+}
+
 // Many sequences with small heads. Gradients of q and k are not added up between warps.
 bool walks_whole_sequences(const GatedDeltaRuleSize& size, Pass pass, const Gpu& gpu) {
-  return size_of(size.dtype) == 2 && size.K <= DeltaLayout::kSequenceWidth &&
-         size.V <= DeltaLayout::kSequenceWidth &&
+  return size_of(size.dtype) == 2 && is_small(size) &&
          size.sequences * size.value_heads >= kWalkingWarps * gpu.multiprocessors &&
          (pass == Pass::kForward || size.heads == size.value_heads) &&
          sequence_block_bytes(pass) <= gpu.shared_per_block;
@@ -101,9 +113,9 @@ void plan_whole_sequences(GatedDeltaRuleGpuPlan& plan, const GatedDeltaRuleSize&
   plan.parameter_sums_at = parts.reserve(2 * heads * 4);
 }
 
-}  // namespace
-
-GatedDeltaRuleGpuPlan plan(const GatedDeltaRuleSize& size, bool packed, Pass pass, const Gpu& gpu) {
+// All at once, a problem or a piece of it.
+GatedDeltaRuleGpuPlan plan_piece(const GatedDeltaRuleSize& size, bool packed, Pass pass,
+                                 const Gpu& gpu) {
   GatedDeltaRuleGpuPlan plan;
   plan.pass = pass;
   const int64_t number = size_of(size.dtype), sequences = size.sequences;
@@ -232,6 +244,85 @@ GatedDeltaRuleGpuPlan plan(const GatedDeltaRuleSize& size, bool packed, Pass pas
   return plan;
 }
 
+}  // namespace
+
+GatedDeltaRulePiece gpu_piece(const GatedDeltaRuleSize& size, bool packed) {
+  GatedDeltaRulePiece piece = {size.batch, size.length, size.length};
+  if (packed || is_small(size) || size.batch * size.length == 0 ||
+      size.mode == GatedDeltaRuleMode::kRecurrent)
+    return piece;
+  // Bytes of a token, with the chunks and the blocks of warp groups; other kernels' are not far from them.
+  constexpr int64_t kChunk = DeltaLayout::kPanel;
+  const int64_t number = size_of(size.dtype), keys = delta_padded_keys(size.K);
+  const int64_t values = round_up(size.V, kChunk);
+  const int64_t results = 2 * number * (size.heads * size.K + size.value_heads * size.V);
+  const int64_t workspace = size.value_heads * (2 * number * (keys * values / kChunk + values) +
+                                                2 * number * kChunk + 4 * kDeltaRecordRows);
+  const auto wanted = static_cast<int64_t>(
+      std::ceil(static_cast<double>(workspace) / (kWorkspaceShare * static_cast<double>(results))));
+  const int64_t most = std::clamp<int64_t>(size.batch * size.length * workspace / kSmallWorkspace,
+                                           1, std::max<int64_t>(wanted, 1));
+  // The most parts, of so many at most, whose blocks come in hardly more waves than those of the whole.
+  const auto most_parts = [](int64_t count, int64_t blocks_each, int64_t most) {
+    const auto waves = [&](int64_t parts) {
+      return parts * ceil_div(ceil_div(count, parts) * blocks_each, kBlocksAtOnce);
+    };
+    while (most > 1 && 20 * waves(most) > 21 * waves(1)) --most;
+    return std::max<int64_t>(most, 1);
+  };
+  const int64_t blocks = size.value_heads * values / kChunk;  // of a scan, a batch item
+  piece.batch = ceil_div(size.batch, most_parts(size.batch, blocks, std::min(size.batch, most)));
+  const int64_t parts = ceil_div(size.batch, piece.batch);
+  // Along a sequence it is the gradients' kernel that needs blocks.
+  const int64_t chunks = ceil_div(size.length, kChunk);
+  const int64_t cuts =
+      most_parts(chunks, piece.batch * size.heads,
+                 std::min(ceil_div(most, parts), size.length / kFewestSegmentTokens));
+  piece.tokens = std::min(size.length, ceil_div(chunks, cuts) * kChunk);
+  const int64_t segments = std::clamp<int64_t>(
+      kBlocksAtOnce / (piece.batch * blocks), 1,
+      std::clamp<int64_t>(piece.tokens / kFewestSegmentTokens, 1, kMostSegments));
+  piece.segment = std::min(piece.tokens, round_up(ceil_div(piece.tokens, segments), kChunk));
+  // So that a piece starts where a segment does.
+  if (cuts > 1) piece.tokens = round_up(piece.tokens, piece.segment);
+  return piece;
+}
+
+int64_t gpu_kept_states(const GatedDeltaRuleSize& size, const GatedDeltaRulePiece& piece) {
+  const int64_t segments = piece.segment > 0 ? ceil_div(size.length, piece.segment) : 1;
+  return (segments - 1) * size.batch * size.value_heads * size.K * size.V;
+}
+
+GatedDeltaRuleGpuPlan plan(const GatedDeltaRuleSize& size, bool packed, Pass pass, const Gpu& gpu) {
+  return plan(size, packed, pass, gpu, gpu_piece(size, packed));
+}
+
+GatedDeltaRuleGpuPlan plan(const GatedDeltaRuleSize& size, bool packed, Pass pass, const Gpu& gpu,
+                           GatedDeltaRulePiece piece) {
+  if (!size.kept_states) piece.tokens = piece.segment = size.length;
+  GatedDeltaRuleGpuPlan plan = plan_piece(size, packed, pass, gpu);
+  if (pass == Pass::kBackward &&
+      piece != GatedDeltaRulePiece{size.batch, size.length, size.length}) {
+    GatedDeltaRuleSize part = size;
+    part.batch = part.sequences = piece.batch;
+    part.length = piece.tokens;
+    const GatedDeltaRuleGpuPlan whole = plan;
+    plan = plan_piece(part, packed, pass, gpu);
+    plan.bytes = whole.bytes;
+    plan.multiplications = whole.multiplications;
+    plan.pieces = ceil_div(size.batch, piece.batch) * ceil_div(size.length, piece.tokens);
+    plan.scan.grid = std::min(plan.scan.grid * ceil_div(piece.tokens, piece.segment), kLargestGrid);
+    Parts parts{plan.workspace_bytes};
+    // Sums of all pieces, one behind the other; the gradient of the state on its way from piece to piece.
+    plan.parameter_sums_at = parts.reserve(plan.pieces * 2 * plan.chunks * size.value_heads * 4);
+    plan.carry_at = parts.reserve(piece.batch * size.value_heads * size.K * size.V * 4);
+    plan.workspace_bytes = parts.end;
+  }
+  plan.piece = piece;
+  plan.kept_step = size.batch * size.value_heads * size.K * size.V;
+  return plan;
+}
+
 std::string to_string(const GatedDeltaRuleGpuPlan& plan) {
   std::string text = fmt::format("gated_delta_rule {} on a GPU\n  mode            {}\n",
                                  name_of(plan.pass), name_of(plan.mode));
@@ -262,6 +353,10 @@ std::string to_string(const GatedDeltaRuleGpuPlan& plan) {
       add("gradients", plan.gradients);
     }
   }
+  if (plan.pieces > 1)
+    text += fmt::format(
+        "  pieces          {}, one at a time, of {} batch items and {} tokens, {} at once\n",
+        plan.pieces, plan.piece.batch, plan.piece.tokens, plan.piece.segment);
   return text + fmt::format(
                     "  workspace       {} bytes\n"
                     "  bytes           {}\n"

@@ -17,6 +17,20 @@ struct DeltaLaunch {
   bool operator==(const DeltaLaunch&) const = default;
 };
 
+// What a backward pass works through at once, for the sake of its workspace: so many batch items, and so many tokens of
+// a sequence. Segments of it, multiples of 64 tokens, are walked side by side where states are found again, each from
+// the state that the forward pass kept of its start. Packed sequences, whose lengths only the device knows, come whole.
+struct GatedDeltaRulePiece {
+  int64_t batch = 0, tokens = 0, segment = 0;
+
+  bool operator==(const GatedDeltaRulePiece&) const = default;
+};
+// A function of the problem alone, so that what a forward pass keeps does not depend on the device.
+GatedDeltaRulePiece gpu_piece(const GatedDeltaRuleSize& size, bool packed);
+// Numbers of GatedDeltaRuleProblem::states, [segments - 1, batch, value_heads, K, V]: where all segments but the first
+// start.
+int64_t gpu_kept_states(const GatedDeltaRuleSize& size, const GatedDeltaRulePiece& piece);
+
 // mode chunk: "records" (what a chunk is by itself: a block a chunk and head of q), then "scan" (states, and
 // outputs or what the backward pass needs: a block a sequence, value head and part of V); backward also
 // "reverse_scan" and "gradients" (a block a chunk and head of q). mode recurrent: "scan" alone.
@@ -42,10 +56,13 @@ struct GatedDeltaRuleGpuPlan {
   int64_t slot_chunks =
       0;  // of these, backward: chunks whose states a warp keeps; 0: every chunk has a place
   DeltaLaunch records, scan, reverse_scan, gradients;
+  GatedDeltaRulePiece piece;  // backward: everything above is of one
+  int64_t pieces = 1;
+  int64_t kept_step = 0;  // numbers of the kept states of a segment's start
 
   // Offsets into the workspace, in bytes.
   int64_t records_at = 0, states_at = 0, state_gradients_at = 0, corrections_at = 0,
-          correction_gradients_at = 0, parameter_sums_at = 0, gradient_slots_at = 0;
+          correction_gradients_at = 0, parameter_sums_at = 0, gradient_slots_at = 0, carry_at = 0;
   int64_t workspace_bytes = 0;
 
   int64_t bytes = 0;            // every input read once, every output written once
@@ -56,6 +73,9 @@ struct GatedDeltaRuleGpuPlan {
 
 // Throws Unsupported where a block's shared memory does not hold what a kernel needs.
 GatedDeltaRuleGpuPlan plan(const GatedDeltaRuleSize& size, bool packed, Pass pass, const Gpu& gpu);
+// With pieces of the caller's choice.
+GatedDeltaRuleGpuPlan plan(const GatedDeltaRuleSize& size, bool packed, Pass pass, const Gpu& gpu,
+                           GatedDeltaRulePiece piece);
 
 std::string to_string(const GatedDeltaRuleGpuPlan& plan);
 

@@ -36,6 +36,18 @@ inline DeltaScanCut delta_scan_cut(const GatedDeltaRuleProblem& p,
           static_cast<int>(plan.loader_warps)};
 }
 
+// The states in front of every segment but the first one (GatedDeltaRuleProblem::states).
+struct DeltaKept {
+  DeltaStates states;  // of the second segment
+  int64_t step;        // numbers from one segment's states to the next one's
+
+  __host__ __device__ DeltaStates of_segment(int64_t s) const {
+    DeltaStates there = states;
+    there.data += (s - 1) * step;
+    return there;
+  }
+};
+
 template <typename T>
 struct DeltaScanArgs {
   DeltaInputs<T> in;
@@ -46,6 +58,7 @@ struct DeltaScanArgs {
   std::byte* records;
   bool pairs, vectors;      // rows_are_pairs() and rows_are_vectors() of o
   T *states, *corrections;  // for a backward pass: see DeltaScanCut
+  DeltaKept kept;           // where segments are walked side by side
 };
 
 template <typename T>
@@ -261,6 +274,19 @@ __device__ __forceinline__ void load_state(Sums<kTiles>& state, const DeltaState
   for_each_of_state<kTiles>(state, value, key, V, K, [&](float& x, int64_t v, int64_t k) {
     x = base[k * from.key + v * from.value];
   });
+}
+// The state in front of an item's first chunk.
+template <int kTiles, typename T, class Item>
+__device__ __forceinline__ void load_start(Sums<kTiles>& state, const DeltaScanArgs<T>& args,
+                                           const Item& at, int value, int key) {
+  DeltaStates from = args.initial;
+  int64_t sequence = at.sequence;
+  if (args.sequences.segments > 1) {
+    const int64_t segment = sequence % args.sequences.segments;
+    sequence /= args.sequences.segments;
+    if (segment > 0) from = args.kept.of_segment(segment);
+  }
+  load_state(state, from, sequence, at.head, value, key, args.in.V, args.in.K);
 }
 template <int kTiles>
 __device__ __forceinline__ void store_state(const Sums<kTiles>& state, const DeltaStates& to,

@@ -40,7 +40,10 @@ __global__ void __launch_bounds__(kPairThreads, 1) group_pair_scan_kernel(DeltaS
       commit_copies();
     };
     Sums<kHalfKeys / 8> state;  // S^T
-    load_state(state, args.initial, at.sequence, at.head, own_value, first_key, in.V, in.K);
+    if constexpr (kOutputs)
+      load_state(state, args.initial, at.sequence, at.head, own_value, first_key, in.V, in.K);
+    else
+      load_start(state, args, at, own_value, first_key);
     FragmentA<T> left[kHalfKeys / 16], u[kDepth], rounded[kDepth];
     round_sums(left, state);
     fetch(0);

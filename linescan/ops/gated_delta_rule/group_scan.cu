@@ -54,7 +54,10 @@ __global__ void __launch_bounds__(2 * kGroup, 1) group_scan_kernel(DeltaScanArgs
 
     const int own_value = first_value + threadIdx.x / 32 * 16;
     Sums<kKeys / 8> state;  // S^T
-    load_state(state, args.initial, at.sequence, at.head, own_value, 0, in.V, in.K);
+    if constexpr (kOutputs)
+      load_state(state, args.initial, at.sequence, at.head, own_value, 0, in.V, in.K);
+    else
+      load_start(state, args, at, own_value, 0);
     FragmentA<T> left[kKeys / 16], u[kDepth], rounded[kDepth];
     round_sums(left, state);
 #pragma unroll 1

@@ -1,6 +1,7 @@
 // gated_delta_rule on a GPU: which kernels a pass is made of, in order, zeros for tokens that belong to no packed
 // sequence, and the sums for the parameters behind the gate.
 
+#include <algorithm>
 #include <utility>
 
 #include "linescan/ops/device_code/ordered_sums.h"
@@ -54,11 +55,10 @@ void clear_outside(const GatedDeltaRuleProblem& p, const OutsideArgs& args, std:
            reinterpret_cast<const int64_t*>(workspace), p.packed_sequences, length);
 }
 
+// sums: [rows, 2, value_heads]
 void add_parameter_sums(const GatedDeltaRuleProblem& p, const GatedDeltaRuleGradients& gradients,
-                        const GatedDeltaRuleGpuPlan& plan, std::byte* workspace, GpuStream stream) {
+                        const float* sums, int64_t rows, GpuStream stream) {
   if (!p.inputs.A_log) return;
-  const float* const sums = delta_parameter_sums(plan, workspace);
-  const int64_t rows = plan.whole_sequences ? size_of(p).sequences : plan.chunks;
   const int64_t heads = p.v.shape[2];
   OrderedSums totals;
   for (const auto& [which, result] :
@@ -66,6 +66,70 @@ void add_parameter_sums(const GatedDeltaRuleProblem& p, const GatedDeltaRuleGrad
     if (*result)
       totals.add(sum_of_columns(sums, rows, 2 * heads, which * heads, heads, result->as<float>()));
   launch_ordered_sums("gated_delta_rule, sums of A_log and dt_bias", totals, stream);
+}
+
+// `count` places of a dimension from `first` on.
+TensorView part_of(TensorView view, int dim, int64_t first, int64_t count) {
+  if (!view) return view;
+  view.data = view.as<std::byte>() + first * view.strides[dim] * size_of(view.dtype);
+  view.shape[dim] = count;
+  return view;
+}
+
+// A piece of a backward pass as a problem by itself.
+struct Piece {
+  GatedDeltaRuleProblem problem;
+  GatedDeltaRuleGradients gradients;
+  GatedDeltaRuleGpuPlan plan;
+};
+
+// Calls run(piece) for a problem's pieces, those of a sequence from the last one to the first. What a piece needs is the
+// state in front of it, which the forward pass kept, and the gradient of the one behind it, which the piece before it in
+// this order left in the workspace.
+template <class Run>
+void for_each_piece(const GatedDeltaRuleProblem& p, const GatedDeltaRuleGradients& gradients,
+                    const GatedDeltaRuleGpuPlan& plan, std::byte* workspace, const Run& run) {
+  if (plan.pieces == 1) return run(Piece{p, gradients, plan});
+  const int64_t batch = p.q.shape[0], length = p.q.shape[1];
+  const int64_t last_start = (length - 1) / plan.piece.tokens * plan.piece.tokens;
+  Piece piece{p, gradients, plan};
+  for (int64_t item = 0; item < batch; item += plan.piece.batch) {
+    const int64_t items = std::min(plan.piece.batch, batch - item);
+    const Shape state_shape = gpu_state_shape(p, items);
+    const auto of_items = [&](const TensorView& view) { return part_of(view, 0, item, items); };
+    // The states kept in front of a segment of the sequences.
+    const auto kept = [&](int64_t segment) {
+      return contiguous_view(
+          p.states.as<float>() + (segment - 1) * plan.kept_step + item * (plan.kept_step / batch),
+          DType::kFloat32, state_shape);
+    };
+    const TensorView carry =
+        contiguous_view(workspace + plan.carry_at, DType::kFloat32, state_shape);
+    for (int64_t start = last_start; start >= 0; start -= plan.piece.tokens) {  // along the walk
+      const int64_t tokens = std::min(plan.piece.tokens, length - start);
+      const int64_t first = p.reverse ? length - start - tokens : start;
+      const int64_t segment = start / plan.piece.segment;
+      const auto of_tokens = [&](const TensorView& view) {
+        return part_of(of_items(view), 1, first, tokens);
+      };
+      for (TensorView GatedDeltaRuleProblem::*view :
+           {&GatedDeltaRuleProblem::q, &GatedDeltaRuleProblem::k, &GatedDeltaRuleProblem::v,
+            &GatedDeltaRuleProblem::g, &GatedDeltaRuleProblem::beta})
+        piece.problem.*view = of_tokens(p.*view);
+      for (TensorView GatedDeltaRuleGradients::*view :
+           {&GatedDeltaRuleGradients::o, &GatedDeltaRuleGradients::q, &GatedDeltaRuleGradients::k,
+            &GatedDeltaRuleGradients::v, &GatedDeltaRuleGradients::g,
+            &GatedDeltaRuleGradients::beta})
+        piece.gradients.*view = of_tokens(gradients.*view);
+      piece.problem.initial_state = segment == 0 ? of_items(p.initial_state) : kept(segment);
+      if (p.states) piece.problem.states = kept(segment + 1);  // those of the piece's own segments
+      piece.gradients.initial_state = start == 0 ? of_items(gradients.initial_state) : carry;
+      piece.gradients.final_state = start == last_start ? of_items(gradients.final_state) : carry;
+      piece.plan.chunks = items * ((tokens + plan.chunk - 1) / plan.chunk);
+      run(piece);
+      piece.plan.parameter_sums_at += 2 * piece.plan.chunks * p.v.shape[2] * int64_t{sizeof(float)};
+    }
+  }
 }
 
 }  // namespace
@@ -91,15 +155,20 @@ void backward(const GatedDeltaRuleProblem& p, const GatedDeltaRuleGradients& gra
        {&gradients.q, &gradients.k, &gradients.v, &gradients.g, &gradients.beta})
     results.add(*result);
   clear_outside(p, results, workspace, stream);
+  int64_t sums = size_of(p).sequences;  // rows of parameter sums
   if (plan.whole_sequences) {
     launch_delta_sequence_backward(p, gradients, plan, workspace, stream);
   } else {
-    launch_delta_records(p, plan, workspace, stream);
-    launch_delta_scan(p, plan, workspace, stream);
-    launch_delta_reverse_scan(p, gradients, plan, workspace, stream);
-    launch_delta_gradients(p, gradients, plan, workspace, stream);
+    sums = 0;
+    for_each_piece(p, gradients, plan, workspace, [&](const Piece& piece) {
+      launch_delta_records(piece.problem, piece.plan, workspace, stream);
+      launch_delta_scan(piece.problem, piece.plan, workspace, stream);
+      launch_delta_reverse_scan(piece.problem, piece.gradients, piece.plan, workspace, stream);
+      launch_delta_gradients(piece.problem, piece.gradients, piece.plan, workspace, stream);
+      sums += piece.plan.chunks;
+    });
   }
-  add_parameter_sums(p, gradients, plan, workspace, stream);
+  add_parameter_sums(p, gradients, delta_parameter_sums(plan, workspace), sums, stream);
 }
 
 }  // namespace linescan

@@ -23,6 +23,7 @@ struct GatedDeltaRuleSize {
   int64_t batch = 0, sequences = 0, length = 0, heads = 1, value_heads = 1, K = 0, V = 0;
   DType dtype = DType::kFloat32;
   GatedDeltaRuleMode mode = GatedDeltaRuleMode::kAuto;
+  bool kept_states = false;  // the problem has room for them (gated_delta_rule.h)
 
   bool operator==(const GatedDeltaRuleSize&) const = default;
 };

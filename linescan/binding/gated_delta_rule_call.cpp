@@ -120,12 +120,13 @@ GatedDeltaRuleBackwardCall::GatedDeltaRuleBackwardCall(
     std::optional<double> scale, const OptionalTensor& initial_state_in,
     const OptionalTensor& cu_seqlens, const OptionalTensor& A_log_in,
     const OptionalTensor& dt_bias_in, bool qk_l2norm, bool beta_sigmoid, bool allow_neg_eigval,
-    bool state_v_first, bool reverse, const OptionalTensor& states)
+    bool state_v_first, bool reverse, const OptionalTensor& states_in)
     : GatedDeltaRuleCall(q_in, k_in, v_in, g, beta, scale, initial_state_in, cu_seqlens, A_log_in,
                          dt_bias_in, qk_l2norm, beta_sigmoid, allow_neg_eigval, state_v_first,
                          reverse, "auto"),
       grad_o(with_contiguous_rows(grad_o_in)),
       grad_final_state(grad_final_state_in),
+      states(contiguous(states_in)),
       results(gated_delta_rule_gradients(q_in, k_in, v_in, g, beta, initial_state_in, A_log_in,
                                          dt_bias_in)) {
   if (given(grad_o)) expect_sizes(kName, "grad_o", *grad_o, v.sizes());
@@ -207,15 +208,13 @@ Tensor gated_delta_rule_states(const Tensor& q, const Tensor& v, const OptionalT
   const at::TensorOptions options = q.options().dtype(at::kFloat);
   const std::optional<DType> type = dtype_of(q.scalar_type());
   if (!q.is_cuda() || !type) return at::empty({0}, options);
-  const auto number = [](const c10::SymInt& size) { return size.guard_int(__FILE__, __LINE__); };
-  const int64_t batch = number(q.sym_size(0));
-  const GatedDeltaRuleSize size = {.batch = batch,
-                                   .sequences = batch,
-                                   .length = number(q.sym_size(1)),
-                                   .heads = number(q.sym_size(2)),
-                                   .value_heads = number(v.sym_size(2)),
-                                   .K = number(q.sym_size(3)),
-                                   .V = number(v.sym_size(3)),
+  const GatedDeltaRuleSize size = {.batch = q.size(0),
+                                   .sequences = q.size(0),
+                                   .length = q.size(1),
+                                   .heads = q.size(2),
+                                   .value_heads = v.size(2),
+                                   .K = q.size(3),
+                                   .V = v.size(3),
                                    .dtype = *type,
                                    .mode = parse_gated_delta_rule_mode(mode)};
   return at::empty({gpu_kept_states(size, gpu_piece(size, given(cu_seqlens)))}, options);

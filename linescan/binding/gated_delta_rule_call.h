@@ -37,7 +37,7 @@ struct GatedDeltaRuleCall {
 
 // The same with upstream gradients and new tensors for the results, in the order of the schema.
 struct GatedDeltaRuleBackwardCall : GatedDeltaRuleCall {
-  std::optional<at::Tensor> grad_o, grad_final_state;
+  std::optional<at::Tensor> grad_o, grad_final_state, states;
   GatedDeltaRuleTensors8 results;
   GatedDeltaRuleGradients gradients;
 
@@ -71,7 +71,8 @@ struct GatedDeltaRuleStepCall {
 std::tuple<at::Tensor, at::Tensor> gated_delta_rule_results(
     const at::Tensor& q, const at::Tensor& v, const std::optional<at::Tensor>& cu_seqlens,
     bool state_v_first);
-// What the forward pass keeps for the backward pass on GPUs (gpu_kept_states). While tracing: of these sizes only.
+// What the forward pass keeps for the backward pass on GPUs (gpu_kept_states). While tracing, where sizes may be symbols,
+// a tensor of no elements: nothing but the backward pass looks at it.
 at::Tensor gated_delta_rule_states(const at::Tensor& q, const at::Tensor& v,
                                    const std::optional<at::Tensor>& cu_seqlens,
                                    std::string_view mode);

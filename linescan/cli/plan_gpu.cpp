@@ -63,7 +63,9 @@ struct PlainRule {
   GatedDeltaRuleSize size;
 };
 GatedDeltaRuleGpuPlan plan(const PlainRule& rule, Pass pass, const Gpu& gpu) {
-  return linescan::plan(rule.size, /*packed=*/false, pass, gpu);
+  GatedDeltaRuleSize size = rule.size;
+  size.kept_states = gpu_kept_states(size, gpu_piece(size, /*packed=*/false)) > 0;  // of a training
+  return linescan::plan(size, /*packed=*/false, pass, gpu);
 }
 
 json own_fields(const GatedDeltaRuleGpuPlan& plan) {

@@ -725,8 +725,12 @@ TEST(GatedDeltaRuleGpuPieces, AgreeWithReference) {
                                {&whole.gk, &pieces.gk},
                                {&whole.gv, &pieces.gv},
                                {&whole.gg, &pieces.gg},
+                               {&whole.gbeta, &pieces.gbeta},
                                {&whole.ginitial, &pieces.ginitial}})
       EXPECT_EQ(a->bytes(), b->bytes());
+    std::memset(pieces.go.memory().data(), 0, pieces.go.memory().size());
+    run(pieces, 0xFF, test_gpu(), {.upstream = false, .piece = cut.piece});
+    expect_passed(pieces.judge(gated_delta_rule_gpu_bound(c.dtype)));
   }
 }
 
@@ -757,6 +761,10 @@ TEST(GatedDeltaRuleGpuPieces, AreChosenByTheProblemAlone) {
   EXPECT_EQ(gpu_piece(size, true), (GatedDeltaRulePiece{1, 8192, 8192}));  // packed
   size.mode = Mode::kRecurrent;
   EXPECT_EQ(kept(false), 0);
+  size.mode = Mode::kChunk;
+  size.value_heads = 0;
+  EXPECT_EQ(kept(false), 0);
+  EXPECT_FALSE(plan(size, false, Pass::kBackward, gpu).warp_groups);  // gradients of q are zeros
 }
 
 // Two and four warps that share the state's columns, several parts of V, more value heads than blocks.

@@ -40,6 +40,24 @@ def test_agrees_with_the_cpu_in_double(case, dtype, tolerance):
         assert ((a.cpu().double() - b).abs().max() / scale).item() < tolerance
 
 
+@pytest.mark.parametrize("options", [dict(), dict(state_v_first=True, reverse=True, mode="chunk")])
+def test_states_kept_for_the_backward_pass_change_nothing_but_memory(options):
+    h = {"device": "cuda", "dtype": torch.bfloat16}
+    q, k = (torch.randn(1, 8192, 8, 64, **h) for _ in range(2))
+    v = torch.randn(1, 8192, 32, 64, **h)
+    g = torch.nn.functional.logsigmoid(torch.randn(1, 8192, 32, device="cuda"))
+    beta = torch.rand(1, 8192, 32, device="cuda").bfloat16()
+    inputs = [t.requires_grad_() for t in (q, k, v, g, beta)]
+    o, last = ops.gated_delta_rule(*inputs, qk_l2norm=True, **options)
+    up = [torch.randn_like(o), torch.randn_like(last)]
+    kept = torch.autograd.grad([o, last], inputs, up)
+    found = ops.gated_delta_rule_backward(
+        *up, *inputs, None, None, None, None, None, True, False, False,
+        options.get("state_v_first", False), options.get("reverse", False))
+    for a, b in zip(kept, found):
+        assert torch.equal(a, b)
+
+
 def test_opcheck():
     inputs = on_gpu(rule_inputs(dtype=torch.float32))
     positional = [inputs.pop(name) for name in ("q", "k", "v", "g", "beta")]

@@ -24,7 +24,7 @@ inline constexpr int kDeltaRecordRows = 8;
 // neighbouring rows lie on different banks; sizes in bytes.
 struct DeltaLayout {
   int number_bytes, keys;
-  bool pair = false;  // of the scan of two warp groups, which takes longer chunks
+  bool pair = false;  // two warp groups share the keys of a scan; chunks are longer
 
   // Tokens of a chunk: what 99 KiB (of a pair, 227 KiB) and the registers have room for.
   constexpr int chunk() const {

@@ -78,7 +78,7 @@ struct Parts {
 bool shares_keys(const GatedDeltaRuleSize& size, const Gpu& gpu) {
   constexpr DeltaLayout kLayout{2, DeltaLayout::kPairKeys, true};
   return delta_padded_keys(size.K) == DeltaLayout::kPairKeys && size_of(size.dtype) == 2 &&
-         size.V > kFewValues && has_warp_group_products(gpu) &&
+         size.V > kFewValues && size.value_heads > 0 && has_warp_group_products(gpu) &&
          kLayout.pair_scan_bytes(true) <= gpu.shared_per_block &&
          kLayout.group_gradients_bytes() <= gpu.shared_per_block;
 }
@@ -163,7 +163,7 @@ GatedDeltaRuleGpuPlan plan_piece(const GatedDeltaRuleSize& size, bool packed, Pa
   plan.records = launch_of(units, 2 * plan.chunk, layout.records_bytes());
   plan.key_warps = layout.key_warps();
   plan.warp_groups = !plan.key_pair && layout.has_groups() && size.V > kFewValues &&
-                     has_warp_group_products(gpu) &&
+                     size.value_heads > 0 && has_warp_group_products(gpu) &&
                      layout.group_scan_bytes(2, true, true) <= gpu.shared_per_block &&
                      layout.group_gradients_bytes() <= gpu.shared_per_block;
   plan.padded_values =
@@ -248,16 +248,19 @@ GatedDeltaRuleGpuPlan plan_piece(const GatedDeltaRuleSize& size, bool packed, Pa
 
 GatedDeltaRulePiece gpu_piece(const GatedDeltaRuleSize& size, bool packed) {
   GatedDeltaRulePiece piece = {size.batch, size.length, size.length};
-  if (packed || is_small(size) || size.batch * size.length == 0 ||
+  if (packed || is_small(size) || size.batch * size.length * size.value_heads == 0 ||
       size.mode == GatedDeltaRuleMode::kRecurrent)
     return piece;
-  // Bytes of a token, with the chunks and the blocks of warp groups; other kernels' are not far from them.
-  constexpr int64_t kChunk = DeltaLayout::kPanel;
+  // Bytes of a token, with the chunks and the blocks of warp groups where there may be such.
+  constexpr int64_t kPanel = DeltaLayout::kPanel;
   const int64_t number = size_of(size.dtype), keys = delta_padded_keys(size.K);
-  const int64_t values = round_up(size.V, kChunk);
+  const DeltaLayout layout{static_cast<int>(number), static_cast<int>(keys),
+                           number == 2 && keys == DeltaLayout::kPairKeys};
+  const int64_t chunk = layout.chunk(), values = round_up(size.V, kPanel);
   const int64_t results = 2 * number * (size.heads * size.K + size.value_heads * size.V);
-  const int64_t workspace = size.value_heads * (2 * number * (keys * values / kChunk + values) +
-                                                2 * number * kChunk + 4 * kDeltaRecordRows);
+  const int64_t workspace =
+      size.value_heads *
+      (2 * number * (keys * values / chunk + values + chunk) + 4 * kDeltaRecordRows);
   const auto wanted = static_cast<int64_t>(
       std::ceil(static_cast<double>(workspace) / (kWorkspaceShare * static_cast<double>(results))));
   const int64_t most = std::clamp<int64_t>(size.batch * size.length * workspace / kSmallWorkspace,
@@ -270,19 +273,19 @@ GatedDeltaRulePiece gpu_piece(const GatedDeltaRuleSize& size, bool packed) {
     while (most > 1 && 20 * waves(most) > 21 * waves(1)) --most;
     return std::max<int64_t>(most, 1);
   };
-  const int64_t blocks = size.value_heads * values / kChunk;  // of a scan, a batch item
+  const int64_t blocks = size.value_heads * values / kPanel;  // of a scan, a batch item
   piece.batch = ceil_div(size.batch, most_parts(size.batch, blocks, std::min(size.batch, most)));
   const int64_t parts = ceil_div(size.batch, piece.batch);
   // Along a sequence it is the gradients' kernel that needs blocks.
-  const int64_t chunks = ceil_div(size.length, kChunk);
+  const int64_t chunks = ceil_div(size.length, kPanel);
   const int64_t cuts =
       most_parts(chunks, piece.batch * size.heads,
                  std::min(ceil_div(most, parts), size.length / kFewestSegmentTokens));
-  piece.tokens = std::min(size.length, ceil_div(chunks, cuts) * kChunk);
+  piece.tokens = std::min(size.length, ceil_div(chunks, cuts) * kPanel);
   const int64_t segments = std::clamp<int64_t>(
       kBlocksAtOnce / (piece.batch * blocks), 1,
       std::clamp<int64_t>(piece.tokens / kFewestSegmentTokens, 1, kMostSegments));
-  piece.segment = std::min(piece.tokens, round_up(ceil_div(piece.tokens, segments), kChunk));
+  piece.segment = std::min(piece.tokens, round_up(ceil_div(piece.tokens, segments), kPanel));
   // So that a piece starts where a segment does.
   if (cuts > 1) piece.tokens = round_up(piece.tokens, piece.segment);
   return piece;
@@ -354,9 +357,11 @@ std::string to_string(const GatedDeltaRuleGpuPlan& plan) {
     }
   }
   if (plan.pieces > 1)
-    text += fmt::format(
-        "  pieces          {}, one at a time, of {} batch items and {} tokens, {} at once\n",
-        plan.pieces, plan.piece.batch, plan.piece.tokens, plan.piece.segment);
+    text += fmt::format("  pieces          {}, one at a time, of {} batch items and {} tokens\n",
+                        plan.pieces, plan.piece.batch, plan.piece.tokens);
+  if (plan.pass == Pass::kBackward && plan.piece.segment < plan.piece.tokens)
+    text += fmt::format("  segments        of {} tokens, whose states are found side by side\n",
+                        plan.piece.segment);
   return text + fmt::format(
                     "  workspace       {} bytes\n"
                     "  bytes           {}\n"

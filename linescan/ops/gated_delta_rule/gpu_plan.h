@@ -42,21 +42,23 @@ struct GatedDeltaRuleGpuPlan {
 
   int64_t chunk = 0, padded_keys = 0, padded_values = 0;
   int64_t chunks = 0;  // records; packed sequences count one more each, whether they need it or not
-  int64_t column_warps = 0;     // of a scan's block: warps side by side along V, 16 columns each
-                                // (recurrent: one of 32)
-  int64_t key_warps = 0;        // and along K
-  int64_t loader_warps = 0;     // and those that only move what the others compute with
-  int64_t column_parts = 0;     // blocks along V
-  int64_t stages = 0;           // chunks of a scan in shared memory at once
-  int64_t gradient_stages = 0;  // slices of V in the gradients' kernel's shared memory at once
-  bool warp_groups = false;     // scans and gradients by the kernels of warp groups
-  int64_t gradient_slot_floats = 0;  // of the workspace: a block of the gradients' kernel
-  bool key_pair = false;             // the same, with scans whose two groups share the keys
-  bool whole_sequences = false;      // a warp a sequence and value head, without records
-  int64_t slot_chunks =
-      0;  // of these, backward: chunks whose states a warp keeps; 0: every chunk has a place
+  int64_t column_warps = 0;      // of a scan's block: warps side by side along V, 16 columns each
+                                 // (recurrent: one of 32)
+  int64_t key_warps = 0;         // and along K
+  int64_t loader_warps = 0;      // and those that only move what the others compute with
+  int64_t column_parts = 0;      // blocks along V
+  int64_t stages = 0;            // chunks of a scan in shared memory at once
+  int64_t gradient_stages = 0;   // slices of V in the gradients' kernel's shared memory at once
+  bool warp_groups = false;      // scans and gradients by the kernels of warp groups
+  bool key_pair = false;         // the same, with scans whose two groups share the keys
+  bool whole_sequences = false;  // a warp a sequence and value head, without records
+  // Of these, backward: chunks whose states a warp keeps; 0: every chunk has a place.
+  int64_t slot_chunks = 0;
+  // Of the workspace, for a block of the gradients' kernel of warp groups.
+  int64_t gradient_slot_floats = 0;
   DeltaLaunch records, scan, reverse_scan, gradients;
-  GatedDeltaRulePiece piece;  // backward: everything above is of one
+  // Backward: everything above is of one. Forward: states are kept in front of its segments.
+  GatedDeltaRulePiece piece;
   int64_t pieces = 1;
   int64_t kept_step = 0;  // numbers of the kept states of a segment's start
 
@@ -73,7 +75,8 @@ struct GatedDeltaRuleGpuPlan {
 
 // Throws Unsupported where a block's shared memory does not hold what a kernel needs.
 GatedDeltaRuleGpuPlan plan(const GatedDeltaRuleSize& size, bool packed, Pass pass, const Gpu& gpu);
-// With pieces of the caller's choice.
+// With pieces of the caller's choice: tokens and segment are the length or multiples of 64, tokens one of the segment; packed
+// sequences, and small heads that warps walk, come whole.
 GatedDeltaRuleGpuPlan plan(const GatedDeltaRuleSize& size, bool packed, Pass pass, const Gpu& gpu,
                            GatedDeltaRulePiece piece);
 

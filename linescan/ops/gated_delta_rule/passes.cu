@@ -1,5 +1,5 @@
-// gated_delta_rule on a GPU: which kernels a pass is made of, in order, zeros for tokens that belong to no packed
-// sequence, and the sums for the parameters behind the gate.
+// gated_delta_rule on a GPU: which kernels a pass is made of, in order, and in which pieces; zeros for tokens that belong to
+// no packed sequence, and the sums for the parameters behind the gate.
 
 #include <algorithm>
 #include <utility>

@@ -106,7 +106,8 @@ GatedDeltaRuleSample::GatedDeltaRuleSample(const GatedDeltaRuleCase& c) : bounds
              .reverse = c.reverse,
              .mode = c.mode,
              .o = view(o),
-             .final_state = final_state.view()};
+             .final_state = final_state.view(),
+             .states = {}};
   gradients = {.o = view(go),
                .final_state = gfinal.view(),
                .q = view(gq),

@@ -86,15 +86,16 @@ OutAndState forward_cpu(const Tensor& q, const Tensor& k, const Tensor& v, const
   return results;
 }
 
-OutAndStates kept_cpu(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g,
-                      const Tensor& beta, OptionalScale scale, const OptionalTensor& initial_state,
-                      const OptionalTensor& cu_seqlens, const OptionalTensor& A_log,
-                      const OptionalTensor& dt_bias, bool qk_l2norm, bool beta_sigmoid,
-                      bool allow_neg_eigval, bool state_v_first, bool reverse,
-                      std::string_view mode) {
+// What kForward gives, and what the forward pass keeps: on the CPU and while tracing nothing.
+template <auto kForward>
+OutAndStates kept(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g,
+                  const Tensor& beta, OptionalScale scale, const OptionalTensor& initial_state,
+                  const OptionalTensor& cu_seqlens, const OptionalTensor& A_log,
+                  const OptionalTensor& dt_bias, bool qk_l2norm, bool beta_sigmoid,
+                  bool allow_neg_eigval, bool state_v_first, bool reverse, std::string_view mode) {
   auto [o, final_state] =
-      forward_cpu(q, k, v, g, beta, scale, initial_state, cu_seqlens, A_log, dt_bias, qk_l2norm,
-                  beta_sigmoid, allow_neg_eigval, state_v_first, reverse, mode);
+      kForward(q, k, v, g, beta, scale, initial_state, cu_seqlens, A_log, dt_bias, qk_l2norm,
+               beta_sigmoid, allow_neg_eigval, state_v_first, reverse, mode);
   return {o, final_state, gated_delta_rule_states(q, v, cu_seqlens, mode)};
 }
 
@@ -104,10 +105,10 @@ Gradients8 backward_cpu(const OptionalTensor& grad_o, const OptionalTensor& grad
                         const OptionalTensor& initial_state, const OptionalTensor& cu_seqlens,
                         const OptionalTensor& A_log, const OptionalTensor& dt_bias, bool qk_l2norm,
                         bool beta_sigmoid, bool allow_neg_eigval, bool state_v_first, bool reverse,
-                        const OptionalTensor&) {
+                        const OptionalTensor& states) {
   const GatedDeltaRuleBackwardCall call(
       grad_o, grad_final_state, q, k, v, g, beta, scale, initial_state, cu_seqlens, A_log, dt_bias,
-      qk_l2norm, beta_sigmoid, allow_neg_eigval, state_v_first, reverse, std::nullopt);
+      qk_l2norm, beta_sigmoid, allow_neg_eigval, state_v_first, reverse, states);
   with_plan(call.problem, Pass::kBackward,
             [&](const auto&... how) { backward(call.problem, call.gradients, how...); });
   return call.results;
@@ -135,18 +136,6 @@ OutAndState forward_meta(const Tensor& q, const Tensor& k, const Tensor& v, cons
     GatedDeltaRuleCall(q, k, v, g, beta, scale, initial_state, cu_seqlens, A_log, dt_bias,
                        qk_l2norm, beta_sigmoid, allow_neg_eigval, state_v_first, reverse, mode);
   return gated_delta_rule_results(q, v, cu_seqlens, state_v_first);
-}
-
-OutAndStates kept_meta(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g,
-                       const Tensor& beta, OptionalScale scale, const OptionalTensor& initial_state,
-                       const OptionalTensor& cu_seqlens, const OptionalTensor& A_log,
-                       const OptionalTensor& dt_bias, bool qk_l2norm, bool beta_sigmoid,
-                       bool allow_neg_eigval, bool state_v_first, bool reverse,
-                       std::string_view mode) {
-  auto [o, final_state] =
-      forward_meta(q, k, v, g, beta, scale, initial_state, cu_seqlens, A_log, dt_bias, qk_l2norm,
-                   beta_sigmoid, allow_neg_eigval, state_v_first, reverse, mode);
-  return {o, final_state, gated_delta_rule_states(q, v, cu_seqlens, mode)};
 }
 
 Gradients8 backward_meta(const OptionalTensor& grad_o, const OptionalTensor& grad_final_state,
@@ -199,7 +188,7 @@ class GatedDeltaRuleFunction : public torch::autograd::Function<GatedDeltaRuleFu
     at::AutoDispatchBelowADInplaceOrView below;
     static const auto op = c10::Dispatcher::singleton()
                                .findSchemaOrThrow("linescan::gated_delta_rule_kept", "")
-                               .typed<decltype(kept_cpu)>();
+                               .typed<decltype(kept<forward_cpu>)>();
     auto [o, final_state, states] =
         op.call(q, k, v, g, beta, scale, initial_state, cu_seqlens, A_log, dt_bias, qk_l2norm,
                 beta_sigmoid, allow_neg_eigval, state_v_first, reverse, mode);
@@ -300,13 +289,13 @@ OutAndState forward_autocast(const Tensor& q, const Tensor& k, const Tensor& v, 
 
 TORCH_LIBRARY_IMPL(linescan, CPU, m) {
   m.impl("gated_delta_rule", forward_cpu);
-  m.impl("gated_delta_rule_kept", kept_cpu);
+  m.impl("gated_delta_rule_kept", kept<forward_cpu>);
   m.impl("gated_delta_rule_backward", backward_cpu);
   m.impl("gated_delta_rule_step", step_cpu);
 }
 TORCH_LIBRARY_IMPL(linescan, Meta, m) {
   m.impl("gated_delta_rule", forward_meta);
-  m.impl("gated_delta_rule_kept", kept_meta);
+  m.impl("gated_delta_rule_kept", kept<forward_meta>);
   m.impl("gated_delta_rule_backward", backward_meta);
   m.impl("gated_delta_rule_step", step_meta);
 }

@@ -283,9 +283,7 @@ Tensor ss2d_composite(const Tensor& x, const Tensor& x_proj_weight,
     if (bias) projection = projection + *bias;
   }
   // States are kept where the backward pass wants them: on GPUs, if there will be one.
-  const bool keep_states =
-      x.is_cuda() && at::GradMode::is_enabled() &&
-      (projection.requires_grad() || x.requires_grad() || dt_weight.requires_grad());
+  const bool keep_states = x.is_cuda() && is_differentiated({projection, x, dt_weight});
   return std::get<0>(
       scan_op().call(x, projection, dt_weight, dt_bias, A_log, D, routes, out_dtype, keep_states));
 }

@@ -383,3 +383,15 @@ def test_heads_beyond_512_are_refused_naming_the_limit():
     with pytest.raises(RuntimeError, match="gated_delta_rule: v has V = 0, expected 1 to 512"):
         ops.gated_delta_rule(**rule_inputs(V=0))
     assert ops.gated_delta_rule(**rule_inputs(K=512, V=512, length=2))[0].isfinite().all()
+
+
+@pytest.mark.parametrize("states,message", [
+    (torch.zeros(5), r"states has shape \[5\], expected \[0\]"),
+    (torch.zeros(3, device="meta"), "states is on meta, expected cpu"),
+])
+def test_states_that_no_forward_pass_kept_are_refused(states, message):
+    q, v = torch.randn(1, 9, 1, 8), torch.randn(1, 9, 2, 8)
+    g, beta = -torch.rand(1, 9, 2), torch.rand(1, 9, 2)
+    with pytest.raises(RuntimeError, match="gated_delta_rule: " + message):
+        ops.gated_delta_rule_backward(torch.randn_like(v), None, q, q, v, g, beta, None, None, None,
+                                      None, None, False, False, False, False, False, states)

@@ -31,21 +31,11 @@ struct PairDesk {
     return parts + group * 8 * kGroup + threadIdx.x % kGroup;
   }
   __device__ __forceinline__ void put(int group, const Sums<8>& sums) const {
-#pragma unroll
-    for (int i = 0; i < 8; ++i)
-      at(group)[i * kGroup] =
-          make_float4(sums.tiles[i][0], sums.tiles[i][1], sums.tiles[i][2], sums.tiles[i][3]);
+    sums.put(at(group), kGroup);
   }
   // sums <- first + second, of which one is here and the other one on the desk.
   __device__ __forceinline__ void add(int group, Sums<8>& sums) const {
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      const float4 part = at(group)[i * kGroup];
-      sums.tiles[i][0] += part.x;
-      sums.tiles[i][1] += part.y;
-      sums.tiles[i][2] += part.z;
-      sums.tiles[i][3] += part.w;
-    }
+    sums.add(at(group), kGroup);
   }
   // A group by itself puts tokens into the outbox, and may then read all of them.
   template <int kDepth>

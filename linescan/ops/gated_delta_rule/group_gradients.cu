@@ -151,14 +151,14 @@ class GroupSlot {
   template <int kTiles>
   __device__ __forceinline__ void put(int part, const Sums<kTiles>& gq,
                                       const Sums<kTiles>& gk) const {
-    put_one(at(2 * part, kTiles), gq);
-    put_one(at(2 * part + 1, kTiles), gk);
+    gq.put(at(2 * part, kTiles), DeltaLayout::kGroupThreads);
+    gk.put(at(2 * part + 1, kTiles), DeltaLayout::kGroupThreads);
   }
   // gq, gk += what was put.
   template <int kTiles>
   __device__ __forceinline__ void add(int part, Sums<kTiles>& gq, Sums<kTiles>& gk) const {
-    add_one(at(2 * part, kTiles), gq);
-    add_one(at(2 * part + 1, kTiles), gk);
+    gq.add(at(2 * part, kTiles), DeltaLayout::kGroupThreads);
+    gk.add(at(2 * part + 1, kTiles), DeltaLayout::kGroupThreads);
   }
   // [gate, beta][token] of the i-th value head.
   __device__ __forceinline__ float* gates(int i) const { return gates_ + i * kGateFloats; }
@@ -170,22 +170,6 @@ class GroupSlot {
   __device__ __forceinline__ float4* at(int which, int tiles) const {
     return reinterpret_cast<float4*>(sums_) + which * tiles * DeltaLayout::kGroupThreads +
            threadIdx.x;
-  }
-  template <int kTiles>
-  static __device__ __forceinline__ void put_one(float4* at, const Sums<kTiles>& sums) {
-#pragma unroll
-    for (int i = 0; i < kTiles; ++i)
-      at[i * DeltaLayout::kGroupThreads] =
-          make_float4(sums.tiles[i][0], sums.tiles[i][1], sums.tiles[i][2], sums.tiles[i][3]);
-  }
-  template <int kTiles>
-  static __device__ __forceinline__ void add_one(const float4* at, Sums<kTiles>& sums) {
-#pragma unroll
-    for (int i = 0; i < kTiles; ++i) {
-      const float4 four = at[i * DeltaLayout::kGroupThreads];
-      sums.tiles[i][0] += four.x, sums.tiles[i][1] += four.y;
-      sums.tiles[i][2] += four.z, sums.tiles[i][3] += four.w;
-    }
   }
 };
 

@@ -77,11 +77,7 @@ __global__ void __launch_bounds__(kPairThreads, 1) group_pair_scan_kernel(DeltaS
       group_begin(sums);
       group_multiply<kColumns>(sums, rounded, GroupOperand<T>{tile.A}, false);
       group_commit();
-      const float decay = tile.rows[kDecay * kChunk];
-#pragma unroll
-      for (int i = 0; i < kHalfKeys / 8; ++i)
-#pragma unroll
-        for (int j = 0; j < 4; ++j) state.tiles[i][j] *= decay;
+      state.scale(tile.rows[kDecay * kChunk]);
       group_wait<0>(sums);
       round_written(rounded, sums, tile);
       group_begin(state);

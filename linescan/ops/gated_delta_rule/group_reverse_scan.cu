@@ -71,11 +71,7 @@ __global__ void __launch_bounds__(2 * kGroup, 1)
       group_multiply<kRows>(sums, rounded, GroupOperand<T>{tile.A}, false);
       group_commit();
       // gS^T
-      const float decay = tile.rows[kDecay * kChunk];
-#pragma unroll
-      for (int i = 0; i < kKeys / 8; ++i)
-#pragma unroll
-        for (int j = 0; j < 4; ++j) state.tiles[i][j] *= decay;
+      state.scale(tile.rows[kDecay * kChunk]);
       scale_upstream(go, tile);
       group_begin(state);
       group_multiply<kRows>(state, go, GroupOperand<T>{tile.q});

@@ -84,11 +84,7 @@ __global__ void __launch_bounds__(2 * kGroup, 1) group_scan_kernel(DeltaScanArgs
         group_multiply<kColumns>(reads, left, GroupOperand<T>{tile.q}, false);
         group_commit();
       }
-      const float decay = tile.rows[kDecay * kChunk];
-#pragma unroll
-      for (int i = 0; i < kKeys / 8; ++i)
-#pragma unroll
-        for (int j = 0; j < 4; ++j) state.tiles[i][j] *= decay;
+      state.scale(tile.rows[kDecay * kChunk]);
       group_wait<kOutputs ? 1 : 0>(sums);
       round_written(rounded, sums, tile);
       group_begin(state);

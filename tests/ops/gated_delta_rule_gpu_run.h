@@ -1,0 +1,107 @@
+// gated_delta_rule's kernels on a sample, for their tests: on a GPU, or on the CPU through the emulator.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "linescan/ops/gated_delta_rule/gpu_layout.h"
+#include "linescan/ops/gated_delta_rule/sample.h"
+#include "tests/support/gpu_sample.h"
+
+namespace linescan::testing {
+
+// Eight-byte numbers on the GPU.
+inline const int64_t* take_numbers(GpuTensors& gpu, SampleTensor& memory,
+                                   const std::vector<int64_t>& numbers) {
+  memory = SampleTensor({static_cast<int64_t>(numbers.size())}, DType::kFloat64);
+  std::memcpy(memory.view().data, numbers.data(), numbers.size() * sizeof(int64_t));
+  return gpu.take(memory).as<int64_t>();
+}
+
+// What a test changes about a run.
+struct Twist {
+  int64_t largest_grid = kLargestGrid;
+  bool upstream = true;            // whether there is a gradient of o
+  GatedDeltaRulePiece piece = {};  // of a backward pass, with states that the forward pass keeps
+};
+
+// check, plan, forward and backward in a workspace full of NaN, or another filling; results come back to
+// the sample. The kernels planned for one GPU run on every later one.
+inline void run(GatedDeltaRuleSample& s, int filling = 0xFF, const Gpu& planned_for = test_gpu(),
+                const Twist& twist = {}) {
+  GpuTensors gpu;
+  const bool heads_first =
+      s.problem.q.shape != s.q.view().shape || s.problem.q.strides != s.q.view().strides;
+  const auto take = [&](SampleTensor& tensor) {
+    TensorView view = gpu.take(tensor);
+    if (heads_first && view) {
+      std::swap(view.shape[1], view.shape[2]);
+      std::swap(view.strides[1], view.strides[2]);
+    }
+    return view;
+  };
+  GatedDeltaRuleProblem problem = s.problem;
+  problem.q = take(s.q);
+  problem.k = take(s.k);
+  problem.v = take(s.v);
+  problem.g = take(s.g);
+  problem.beta = take(s.beta);
+  problem.initial_state = gpu.take(s.initial);
+  problem.inputs.A_log = gpu.take(s.A_log);
+  problem.inputs.dt_bias = gpu.take(s.dt_bias);
+  problem.o = take(s.o);
+  problem.final_state = gpu.take(s.final_state);
+  SampleTensor bounds;
+  if (problem.packed) problem.bounds = take_numbers(gpu, bounds, s.bounds);
+  const GatedDeltaRuleGradients gradients = {.o = twist.upstream ? take(s.go) : TensorView{},
+                                             .final_state = gpu.take(s.gfinal),
+                                             .q = take(s.gq),
+                                             .k = take(s.gk),
+                                             .v = take(s.gv),
+                                             .g = take(s.gg),
+                                             .beta = take(s.gbeta),
+                                             .initial_state = gpu.take(s.ginitial),
+                                             .A_log = gpu.take(s.gA_log),
+                                             .dt_bias = gpu.take(s.gdt_bias)};
+  check(problem);
+  check_gpu(problem);
+  SampleTensor states;
+  GatedDeltaRulePiece piece = gpu_piece(size_of(problem), problem.packed);
+  if (twist.piece.batch > 0) {
+    piece = twist.piece;
+    states = SampleTensor({gpu_kept_states(size_of(problem), piece)}, DType::kFloat32);
+    problem.states = gpu.take(states);
+  }
+  const GatedDeltaRuleSize size = size_of(problem);
+  for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
+    auto how = plan(size, problem.packed, pass, planned_for, piece);
+    for (DeltaLaunch* launch : {&how.records, &how.scan, &how.reverse_scan, &how.gradients})
+      launch->grid = std::min(launch->grid, twist.largest_grid);
+    GpuWorkspace workspace(how.workspace_bytes, filling);
+    if (pass == Pass::kForward)
+      forward(problem, how, workspace.data(), {});
+    else
+      backward(problem, gradients, how, workspace.data(), {});
+    if (pass == Pass::kBackward) gpu.bring_back();
+  }
+}
+
+inline void expect_same_bits(const GatedDeltaRuleSample& one, const GatedDeltaRuleSample& two) {
+  for (const auto& [a, b] : {std::pair{&one.o, &two.o},
+                             {&one.final_state, &two.final_state},
+                             {&one.gq, &two.gq},
+                             {&one.gk, &two.gk},
+                             {&one.gv, &two.gv},
+                             {&one.gg, &two.gg},
+                             {&one.gbeta, &two.gbeta},
+                             {&one.gA_log, &two.gA_log},
+                             {&one.gdt_bias, &two.gdt_bias},
+                             {&one.ginitial, &two.ginitial}})
+    EXPECT_EQ(a->bytes(), b->bytes());
+}
+
+}  // namespace linescan::testing

@@ -28,6 +28,8 @@ set(LINESCAN_KERNELS
   ops/selective_scan/many_states_backward.cu
   ops/selective_scan/one_state_backward.cu
   ops/selective_scan/one_state_forward.cu
+  ops/selective_scan/short_rows_backward.cu
+  ops/selective_scan/short_rows_forward.cu
   ops/ss2d/backward.cu
   ops/ss2d/backward_sums.cu
   ops/ss2d/forward.cu

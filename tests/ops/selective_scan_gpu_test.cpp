@@ -329,14 +329,65 @@ TEST(SelectiveScanGpuPlans, AllForOneStateAgreeWithReference) {
                               .out_dtype = out_dtype});
 }
 
+// Whole rows as runs of memory: warps that lack rows, tiles that lack steps, addresses that allow no wide copies.
+TEST(SelectiveScanGpuPlans, AllForShortRowsAgreeWithReference) {
+  SKIP_WITHOUT_GPU;
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16})
+    for (const int64_t length : {1, 7, 13, 49, 50, 63}) {
+      if (dtype == DType::kFloat32 && length % 2 == 0) continue;
+      const Case c{.batch = 2,
+                   .channels = length == 49 ? 128 : 74,
+                   .groups = 2,
+                   .length = length,
+                   .states = 1,
+                   .dtype = dtype,
+                   .softplus = length != 13,
+                   .initial = length % 2 == 1,
+                   .out_dtype = length < 50 ? DType::kFloat32 : dtype,
+                   .misalign = length == 7 ? 1 : 0};
+      SCOPED_TRACE(::testing::Message() << c);
+      const auto plans = legal_plans(size_of(Sample(c).problem), Pass::kForward, test_gpu());
+      EXPECT_TRUE(std::ranges::any_of(plans, [](const auto& plan) { return plan.short_rows; }));
+      expect_all_plans_agree(c);
+    }
+}
+
+// What decides where states are kept must not depend on the device.
+TEST(SelectiveScanGpuPlanner, TakesShortRowsAtOddAddressesByTheirSizes) {
+  SelectiveScanSize size{.batch = 128, .channels = 3072, .groups = 4, .length = 49, .states = 1};
+  size.dtype = DType::kBFloat16;
+  const auto is_short = [&] {
+    SelectiveScanSize kept = size;
+    kept.kept_states = true;
+    const bool ahead = plan(kept, Pass::kForward, find_gpu("h100")).short_rows;
+    EXPECT_EQ(ahead, plan(kept, Pass::kBackward, find_gpu("rtx3090")).short_rows);
+    return ahead;
+  };
+  EXPECT_TRUE(is_short());
+  EXPECT_EQ(gpu_kept_states(size), int64_t{6} * 128 * 3072);
+  size.batch = 8;  // few rows
+  EXPECT_FALSE(is_short());
+  size.batch = 128, size.length = 52;  // rows start at multiples of eight bytes
+  EXPECT_FALSE(is_short());
+  size.length = 65;
+  EXPECT_FALSE(is_short());
+}
+
 TEST(SelectiveScanGpuPlans, KeptStatesGiveTheSameBits) {
   SKIP_WITHOUT_GPU;
-  for (const int64_t length : {64, 65, 300, 1100}) {
-    const Case c{.batch = 5, .channels = 12, .length = length, .initial = true};
+  for (const int64_t length : {64, 65, 300, 1100, 15, 21}) {
+    const bool many = length < 64;  // short rows
+    const Case c{
+        .batch = many ? 128 : 5, .channels = many ? 256 : 12, .length = length, .initial = true};
     Sample found(c), kept(c);
     SelectiveScanSize size = size_of(found.problem);
-    ASSERT_EQ(gpu_kept_states(size) > 0, length > 64);
-    run_on_gpu(found);
+    ASSERT_EQ(gpu_kept_states(size) > 0, length > 64 || many);
+    size.kept_states = true;
+    const SelectiveScanGpuPlan with = plan(size, Pass::kBackward, test_gpu());
+    size.kept_states = false;
+    for (const SelectiveScanGpuPlan& other : legal_plans(size, Pass::kBackward, test_gpu()))
+      if (other.rows == with.rows && other.short_rows == with.short_rows)
+        run_on_gpu(found, nullptr, &other);
     run_on_gpu(kept, nullptr, nullptr, true);
     expect_passed(kept.judge());
     EXPECT_EQ(found.gu.bytes(), kept.gu.bytes());

@@ -144,8 +144,9 @@ SelectiveScanGpuArguments gpu_arguments(const SelectiveScanProblem& problem,
   args.softplus = problem.delta_softplus;
   args.shared = shared_layout(size, plan, states_only);
 
-  const Geometry g{size.batch,    group_channels,           size.length,
-                   plan.segments, kGpuWarp / plan.segments, plan.segments * kGpuItems};
+  Geometry g{size.batch,    group_channels,           size.length,
+             plan.segments, kGpuWarp / plan.segments, plan.segments * kGpuItems};
+  if (plan.short_rows) g.tile = kShortLength;  // whole rows
   const auto placed = [&](const TensorView& tensor, int index) {
     GpuSequence q = sequence(tensor, g);
     q.shared = args.shared.sequence[index];

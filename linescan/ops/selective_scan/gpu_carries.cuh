@@ -76,6 +76,12 @@ void launch_one_state_forward(const SelectiveScanGpuArguments& args,
 void launch_one_state_backward(const SelectiveScanGpuArguments& args,
                                const SelectiveScanGpuPlan& plan, DType out, GpuStream stream);
 
+// Their forms for many short rows.
+void launch_short_rows_forward(const SelectiveScanGpuArguments& args,
+                               const SelectiveScanGpuPlan& plan, DType out, GpuStream stream);
+void launch_short_rows_backward(const SelectiveScanGpuArguments& args,
+                                const SelectiveScanGpuPlan& plan, DType out, GpuStream stream);
+
 // The backward variant for several states, and its first kernel.
 void launch_many_states_ahead(const SelectiveScanGpuArguments& args,
                               const SelectiveScanGpuPlan& plan, GpuStream stream);

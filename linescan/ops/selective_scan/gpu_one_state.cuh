@@ -71,14 +71,10 @@ struct OneStateRow {
   float carry;  // the state on the way forward, the gradient of the state on the way back
 };
 
-template <int kLanes>
 __device__ __forceinline__ OneStateRow one_state_row(const SelectiveScanGpuArguments& args,
-                                                     const OneStatePlace<kLanes>& place, int r,
-                                                     const float* carry) {
-  const int channel = place.channel + r;
+                                                     int item, int channel, const float* carry) {
   return {args.A[channel], args.delta_bias ? args.delta_bias[channel] : 0,
-          args.D ? args.D[channel] : 0,
-          carry ? carry[int64_t{place.item} * args.channels + channel] : 0};
+          args.D ? args.D[channel] : 0, carry ? carry[int64_t{item} * args.channels + channel] : 0};
 }
 
 // Run-time types and lanes -> compile-time.

@@ -23,6 +23,7 @@ struct Bounds {
 };
 Bounds bounds_of(const Plan& plan) {
   const bool forward = plan.pass == Pass::kForward;
+  if (plan.short_rows) return {forward ? 80 : 128, 1};
   if (plan.one_state) return {forward ? 96 : 128, kOneWarps};
   if (plan.channels_last) return {168, kChannelsLastMaxWarps};
   return forward ? Bounds{128, kGpuScanMaxWarps} : Bounds{168, 6};
@@ -30,7 +31,7 @@ Bounds bounds_of(const Plan& plan) {
 
 int64_t rows_of_warp(const Plan& plan) { return kGpuWarp / plan.segments; }
 int64_t tile_of(const Plan& plan) {
-  return plan.segments * (plan.one_state ? kOneItems : kGpuItems);
+  return plan.segments * (plan.short_rows ? kShortItems : plan.one_state ? kOneItems : kGpuItems);
 }
 
 // States of B and C held at once: a share of shared memory, to which the backward pass adds the sums
@@ -62,9 +63,22 @@ bool may_be_channels_last(const Size& size, const Plan& plan) {
          plan.segments == 1 && size.length < int64_t{1} << 31;
 }
 
-// The same for both passes, whose tiles have to agree where states are kept.
-int64_t one_state_lanes(const Size& size) {
-  return size.length >= kOneLong ? kGpuWarp : kOneFewLanes;
+// Rows that start at multiples of 8 bytes have wide accesses of their own, and lie in shared memory so that
+// lanes would meet the same banks.
+bool may_be_short_rows(const Size& size) {
+  return may_be_one_state(size) && size.length <= kShortLength &&
+         size.length * static_cast<int64_t>(size_of(size.dtype)) % 8 != 0;
+}
+
+// How rows of one state are walked where states are kept. The same for both passes, whose tiles have to agree,
+// and so for every device.
+Plan one_state_kept(const Size& size) {
+  Plan plan;
+  plan.one_state = true;
+  plan.short_rows = may_be_short_rows(size) && size.batch * size.channels >= kManyRows &&
+                    size.channels >= kGpuWarp * size.groups;
+  plan.segments = plan.short_rows ? 1 : size.length >= kOneLong ? kGpuWarp : kOneFewLanes;
+  return plan;
 }
 
 // Whether the states of a row may be divided among that many warps of a block.
@@ -121,12 +135,17 @@ double cost(const Size& size, const Plan& plan, const Gpu& gpu) {
   const double extra_bytes = backward ? 8.0 * real(workspace_layout(size, plan).floats) : 0;
   const double extra = extra_bytes / (16.0 * real(gpu.multiprocessors));
   if (plan.one_state) {
+    // Fitted to the times of all plans for four rows of the published table: an incomplete wave costs a third
+    // of what it leaves empty, and blocks that start together wait for memory together.
+    const double share = blocks / resident;
+    const double waves_begun = share <= 1 ? 1 : share + 0.35 * (std::ceil(share) - share);
+    const double together = 1 + (backward ? 0.6 : 1.0) / (real(plan.tiles) * std::max(1.0, share));
     const double turns = real(ceil_div(plan.rows, kOneWarps * rows_of_warp(plan)));
     double turn = 250 + 8 * steps;  // instructions, of a tile's rows at once
     const bool states_first = plan.tiles > 1 && !size.kept_states;
     if (backward) turn = 550 + 20 * steps + (states_first ? 200 + 8 * steps : 0);
-    return waves * filled * real(plan.tiles) * (turns * turn + (backward ? 500 : 60)) / (4 * busy) +
-           extra;
+    const double tile = plan.short_rows ? (backward ? 480.0 : 270.0) : turns * turn + 24;
+    return waves_begun * together * filled * real(plan.tiles) * tile / (4 * busy) + extra;
   }
   if (plan.many_states) {  // both kernels, and waiting at a tile's ends
     const double states = real(ceil_div(size.states, plan.shares));
@@ -182,7 +201,7 @@ int64_t carry_arrays(const Size& size, const Plan& plan) {
 
 int64_t gpu_kept_states(const Size& size) {
   if (!may_be_one_state(size)) return 0;
-  const int64_t tiles = ceil_div(size.length, one_state_lanes(size) * kOneItems);
+  const int64_t tiles = ceil_div(size.length, tile_of(one_state_kept(size)));
   return std::max<int64_t>(tiles - 1, 0) * size.batch * size.channels;
 }
 
@@ -194,6 +213,14 @@ SelectiveScanShared shared_layout(const Size& size, const Plan& plan, bool state
     return offset;
   };
   const bool backward = plan.pass == Pass::kBackward && !states_only;
+  if (plan.short_rows) {  // rows as they lie in memory; out takes the place of u and delta
+    const DType types[4] = {size.dtype, size.dtype, size.dtype, size.out_dtype};
+    for (int i : {0, 1, 3})
+      if (i != 3 || backward)
+        shared.sequence[i] = take(kGpuWarp * size.length * static_cast<int64_t>(size_of(types[i])));
+    shared.factors = take(2 * plan.tiles * kShortPitch * 4);
+    return shared;
+  }
   if (plan.one_state) {  // what rows need and carry, their sums, those of two tiles' steps
     take(plan.rows * 4 * 4);
     if (backward) take(plan.rows * 4 * 4), take(2 * kOneWarps * 2 * tile_of(plan) * 4);
@@ -292,17 +319,29 @@ std::vector<SelectiveScanGpuPlan> legal_plans(const SelectiveScanSize& size, Pas
     plans.push_back(candidate);
   };
   if (may_be_one_state(size)) {
-    for (int64_t parts = 1; parts <= 64; parts *= 2) {
-      Plan candidate;
-      candidate.pass = pass;
-      candidate.one_state = true;
-      candidate.segments = one_state_lanes(size);
+    const Plan kept = one_state_kept(size);
+    Plan candidate;
+    candidate.pass = pass;
+    candidate.one_state = true;
+    candidate.shares = candidate.state_tile = 1;
+    candidate.shared_carries = true;
+    if (size.kept_states ? kept.short_rows : may_be_short_rows(size)) {
+      candidate.short_rows = true;
+      candidate.segments = candidate.warps = 1;
+      candidate.rows = kGpuWarp;
+      consider(candidate);
+      candidate.short_rows = false;
+    }
+    if (!size.kept_states || !kept.short_rows) {
+      candidate.segments = kept.short_rows ? kOneFewLanes : kept.segments;
       candidate.warps = kOneWarps;
-      candidate.shares = candidate.state_tile = 1;
-      candidate.shared_carries = true;
       const int64_t channels = size.channels / std::max<int64_t>(size.groups, 1);
-      candidate.rows = std::max<int64_t>(1, ceil_div(channels, parts));
-      if (parts == 1 || candidate.rows >= kOneWarps * rows_of_warp(candidate)) consider(candidate);
+      const int64_t turn = kOneWarps * rows_of_warp(candidate);
+      for (int64_t parts = 1; parts <= 64; ++parts) {
+        candidate.rows = std::max<int64_t>(1, ceil_div(channels, parts));
+        if (parts == 1 || (candidate.rows >= turn && ceil_div(channels, candidate.rows) == parts))
+          consider(candidate);
+      }
     }
     if (!plans.empty()) return plans;
   }
@@ -366,7 +405,8 @@ std::string to_string(const SelectiveScanGpuPlan& plan) {
       "  shared memory   {} of {} bytes a block\n"
       "  occupancy       {} blocks, {} warps a multiprocessor\n",
       name_of(plan.pass),
-      plan.one_state ? fmt::format("one state: {} lanes along a row, rows in turn", plan.segments)
+      plan.short_rows  ? "one state, short rows: a lane walks a row"
+      : plan.one_state ? fmt::format("one state: {} lanes along a row, rows in turn", plan.segments)
       : plan.many_states   ? "many states: a lane walks a row, warps divide its states"
       : plan.channels_last ? "channels last: a lane walks a row, neighbours in memory"
       : plan.segments == 1 ? "serial: a lane walks a row"

@@ -23,6 +23,15 @@ inline constexpr int kOneItems = 8;     // steps of a lane
 inline constexpr int kOneWarps = 4;     // of a block
 inline constexpr int kOneFewLanes = 8;  // of a row; all of a warp from kOneLong steps on
 inline constexpr int kOneLong = 1025;
+// Its form for many short rows at odd addresses: a lane walks a row, a block is a warp. Steps of a tile (seven
+// divides the planes of 224-pixel networks), floats from a tile's B or C to the next one's, the longest row, from
+// how many rows on, and warps of a multiprocessor that the kernels' registers are bounded for.
+inline constexpr int kShortItems = 7;
+inline constexpr int kShortPitch = 8;
+inline constexpr int kShortLength = 64;
+inline constexpr int64_t kManyRows = 32768;
+inline constexpr int kShortForwardWarps = 24;
+inline constexpr int kShortBackwardWarps = 16;
 // The backward variant for several states: how much of B and C a warp brings at once, as floats.
 inline constexpr int kManyBatchFloats = 16 * kGpuItems;
 // The variant for several states and channels side by side: states whose B and C are in shared memory at
@@ -43,6 +52,7 @@ struct SelectiveScanGpuPlan {
 
   Pass pass = Pass::kForward;
   bool one_state = false;      // the variant for one state
+  bool short_rows = false;     // its form for many short rows
   bool many_states = false;    // backward: a block has a warp's rows and divides their states
   bool channels_last = false;  // several states, neighbouring channels, steps in any order
   int64_t segments = 0;        // lanes that share a row: 1, 2, 4, .. 32

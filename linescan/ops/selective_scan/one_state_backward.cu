@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(kOneWarps* kGpuWarp, 4)
   RowSums* row_sums = reinterpret_cast<RowSums*>(rows + args.rows);
   float* factor_sums = reinterpret_cast<float*>(row_sums + args.rows);
   for (int r = static_cast<int>(threadIdx.x); r < place.rows; r += kOneWarps * kGpuWarp) {
-    rows[r] = one_state_row(args, place, r, args.last_state);
+    rows[r] = one_state_row(args, place.item, place.channel + r, args.last_state);
     row_sums[r] = {};
   }
   __syncthreads();
@@ -203,6 +203,7 @@ __global__ void __launch_bounds__(kOneWarps* kGpuWarp, 4)
 
 void launch_one_state_backward(const SelectiveScanGpuArguments& args,
                                const SelectiveScanGpuPlan& plan, DType out, GpuStream stream) {
+  if (plan.short_rows) return launch_short_rows_backward(args, plan, out, stream);
   dispatch_one_state(args.inputs[0].dtype, out, plan.segments,
                      [&]<typename T, typename G, int kLanes>() {
                        launch("selective_scan backward", one_state_backward<T, G, kLanes>,

@@ -21,7 +21,7 @@ __global__ void __launch_bounds__(kOneWarps* kGpuWarp, 5)
   const Place place(args);
   OneStateRow* rows = reinterpret_cast<OneStateRow*>(shared_memory());
   for (int r = static_cast<int>(threadIdx.x); r < place.rows; r += kOneWarps * kGpuWarp)
-    rows[r] = one_state_row(args, place, r, args.initial_state);
+    rows[r] = one_state_row(args, place.item, place.channel + r, args.initial_state);
   __syncthreads();
   const GpuSequence &u = args.inputs[0], &delta = args.inputs[1];
 
@@ -104,6 +104,7 @@ __global__ void __launch_bounds__(kOneWarps* kGpuWarp, 5)
 
 void launch_one_state_forward(const SelectiveScanGpuArguments& args,
                               const SelectiveScanGpuPlan& plan, DType out, GpuStream stream) {
+  if (plan.short_rows) return launch_short_rows_forward(args, plan, out, stream);
   dispatch_one_state(args.inputs[0].dtype, out, plan.segments,
                      [&]<typename T, typename G, int kLanes>() {
                        launch("selective_scan forward", one_state_forward<T, G, kLanes>,

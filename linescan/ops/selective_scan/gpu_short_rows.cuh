@@ -1,0 +1,167 @@
+// selective_scan with one state and short rows that start at odd addresses: what its two kernels share. A block
+// is one warp, a lane walks one of 32 neighbouring rows. Whole rows come to shared memory as the one run of memory
+// that they are, and what is written takes the place of what was read.
+#pragma once
+
+#include "linescan/ops/device_code/copies.cuh"
+#include "linescan/ops/selective_scan/gpu_carries.cuh"
+#include "linescan/ops/selective_scan/gpu_one_state.cuh"
+
+namespace linescan {
+
+// Whose rows a warp has: 32 channels of one group, or those that are left.
+struct ShortRowsPlace {
+  int lane, item, group, part;
+  int channel, rows;  // the first one, and how many
+  bool exists;        // the lane's row
+  int length;
+
+  __device__ __forceinline__ explicit ShortRowsPlace(const SelectiveScanGpuArguments& args) {
+    lane = static_cast<int>(threadIdx.x);
+    int index = static_cast<int>(blockIdx.x);
+    part = index % args.blocks;  // neighbouring blocks read the same B and C
+    index /= args.blocks;
+    group = index % args.groups;
+    item = args.first_batch + index / args.groups;
+    channel = group * args.group_channels + part * kGpuWarp;
+    rows = min(kGpuWarp, args.group_channels - part * kGpuWarp);
+    exists = part * kGpuWarp + lane < args.group_channels;
+    length = static_cast<int>(args.length);
+  }
+  __device__ __forceinline__ unsigned char* address(const GpuSequence& q) const {
+    return q.data + item * q.batch + channel * q.channel;
+  }
+  // The lane's row in [batch, channels].
+  __device__ __forceinline__ int64_t at(const SelectiveScanGpuArguments& args) const {
+    return int64_t{item} * args.channels + channel + lane;
+  }
+  // Its state at the start of tile 1, 2, ..
+  __device__ __forceinline__ float* tile_state(const SelectiveScanGpuArguments& args,
+                                               int tile) const {
+    return args.tile_states +
+           (int64_t{tile - 1} * args.state_items + item - args.first_batch) * args.channels +
+           channel + lane;
+  }
+  // Calls packs(offset) for every 16 bytes of the rows' run that the sequence allows to move at once, and
+  // element(offset, address) for what is left; offsets are bytes from the run's start.
+  template <int kElement, class Packs, class Element>
+  __device__ __forceinline__ void for_run(const GpuSequence& q, const Packs& packs,
+                                          const Element& element) const {
+    const int bytes = rows * length * kElement;
+    int done = 0;
+    if (q.lines == GpuLines::kRun && q.granule == 16) {
+      done = bytes / 16 * 16;
+#pragma unroll 4
+      for (int offset = lane * 16; offset < done; offset += kGpuWarp * 16) packs(offset);
+    }
+    unsigned char* const first = address(q);
+#pragma unroll 1
+    for (int at = done / kElement + lane; at < rows * length; at += kGpuWarp) {
+      const int row = at / length;
+      element(at * kElement, first + row * q.channel + (at - row * length) * q.step);
+    }
+  }
+};
+
+// A sequence's rows start to come to shared memory. Rows that do not exist are zero there.
+template <typename T>
+__device__ __forceinline__ void fetch_rows(const ShortRowsPlace& place, const GpuSequence& q,
+                                           T* to) {
+  const unsigned char* from = place.address(q);
+  auto* const bytes = reinterpret_cast<unsigned char*>(to);
+  place.for_run<sizeof(T)>(
+      q, [&](int offset) { copy_async<16>(bytes + offset, from + offset); },
+      [&](int offset, const unsigned char* at) {
+        *reinterpret_cast<T*>(bytes + offset) = *reinterpret_cast<const T*>(at);
+      });
+  if (!place.exists)
+    for (int t = 0; t < place.length; ++t) to[place.lane * place.length + t] = from_float<T>(0);
+}
+
+template <typename T>
+__device__ __forceinline__ void store_rows(const ShortRowsPlace& place, const GpuSequence& q,
+                                           const T* from) {
+  if (q.data == nullptr) return;
+  unsigned char* const to = place.address(q);
+  const auto* const bytes = reinterpret_cast<const unsigned char*>(from);
+  place.for_run<sizeof(T)>(
+      q,
+      [&](int offset) {
+        *reinterpret_cast<float4*>(to + offset) = *reinterpret_cast<const float4*>(bytes + offset);
+      },
+      [&](int offset, unsigned char* at) {
+        *reinterpret_cast<T*>(at) = *reinterpret_cast<const T*>(bytes + offset);
+      });
+}
+
+// Numbers of type G where two of type T were: T itself in place of the first, a float beside half data in halves,
+// the upper ones in place of the first.
+template <typename T, typename G>
+__device__ __forceinline__ void put_out(T* first, T* second, int at, float x) {
+  if constexpr (sizeof(G) == sizeof(T)) {
+    first[at] = from_float<T>(x);
+  } else {
+    const uint32_t bits = __float_as_uint(x);
+    first[at] = T{static_cast<uint16_t>(bits >> 16)};
+    second[at] = T{static_cast<uint16_t>(bits)};
+  }
+}
+template <typename T, typename G>
+__device__ __forceinline__ void store_out(const ShortRowsPlace& place, const GpuSequence& q,
+                                          const T* first, const T* second) {
+  if constexpr (sizeof(G) == sizeof(T)) {
+    store_rows(place, q, first);
+  } else {
+    unsigned char* const to = place.address(q);
+    place.for_run<sizeof(G)>(
+        q,
+        [&](int offset) {
+          const uint2 high = *reinterpret_cast<const uint2*>(first + offset / 4);
+          const uint2 low = *reinterpret_cast<const uint2*>(second + offset / 4);
+          uint4 four;
+          four.x = high.x << 16 | (low.x & 0xFFFFu), four.y = (high.x & 0xFFFF0000u) | low.x >> 16;
+          four.z = high.y << 16 | (low.y & 0xFFFFu), four.w = (high.y & 0xFFFF0000u) | low.y >> 16;
+          *reinterpret_cast<uint4*>(to + offset) = four;
+        },
+        [&](int offset, unsigned char* at) {
+          *reinterpret_cast<uint32_t*>(at) =
+              uint32_t{first[offset / 4].bits} << 16 | second[offset / 4].bits;
+        });
+  }
+}
+
+// B and C as floats in shared memory: kShortPitch of them for kShortItems steps, zero behind the end.
+template <typename T>
+__device__ __forceinline__ void bring_factors(const SelectiveScanGpuArguments& args,
+                                              const ShortRowsPlace& place, float* to) {
+#pragma unroll
+  for (int which = 0; which < 2; ++which) {
+    const GpuFactor& f = args.factors[which];
+    const unsigned char* from = f.data + place.item * f.batch + place.group * f.group;
+    for (int i = place.lane; i < args.tiles * kShortPitch; i += kGpuWarp) {
+      const int inside = i % kShortPitch, t = i / kShortPitch * kShortItems + inside;
+      const bool some = inside < kShortItems && t < place.length;
+      to[which * args.tiles * kShortPitch + i] =
+          some ? to_float(*reinterpret_cast<const T*>(from + t * f.step)) : 0;
+    }
+  }
+}
+// Those of a tile; `from`: of B or C.
+__device__ __forceinline__ void read_factor(const float* from, int tile, float (&x)[kShortPitch]) {
+#pragma unroll
+  for (int j = 0; j < kShortPitch; j += 4) {
+    const float4 four = *reinterpret_cast<const float4*>(from + tile * kShortPitch + j);
+    x[j] = four.x, x[j + 1] = four.y, x[j + 2] = four.z, x[j + 3] = four.w;
+  }
+}
+
+// Calls f<whole>(tile): whole tiles have all of their steps.
+template <class Function>
+__device__ __forceinline__ void for_tile(const ShortRowsPlace& place, int tile, const Function& f) {
+  if ((tile + 1) * kShortItems <= place.length)
+    f.template operator()<true>();
+  else
+    f.template operator()<false>();
+}
+
+}  // namespace linescan

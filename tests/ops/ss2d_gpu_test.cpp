@@ -14,7 +14,9 @@ namespace {
 using Case = Ss2dCase;
 using Sample = Ss2dSample;
 
-void run_on_gpu(Sample& sample, const Gpu& gpu = test_gpu(), bool keep_states = false) {
+// `slice`: images of a launch, twice as many where states cross tiles; 0: as planned.
+void run_on_gpu(Sample& sample, const Gpu& gpu = test_gpu(), bool keep_states = false,
+                int64_t slice = 0) {
   check(sample.problem);
   check_gpu(sample.problem);
   GpuTensors tensors;
@@ -34,10 +36,15 @@ void run_on_gpu(Sample& sample, const Gpu& gpu = test_gpu(), bool keep_states = 
   SampleTensor states({gpu_kept_states(size_of(problem))}, DType::kFloat32);
   if (keep_states && gpu_kept_states(size_of(problem)) > 0) problem.states = on_gpu(states);
   const Ss2dSize size = size_of(problem);
-  const Ss2dGpuPlan ahead = plan(size, Pass::kForward, gpu);
+  const auto planned = [&](Pass pass) {
+    Ss2dGpuPlan made = plan(size, pass, gpu);
+    if (slice > 0) made.slice = slice, made.pieces_slice = 2 * slice;
+    return made;
+  };
+  const Ss2dGpuPlan ahead = planned(Pass::kForward);
   GpuWorkspace forward_workspace(ahead.workspace_bytes);
   forward(problem, ahead, forward_workspace.data(), GpuStream{});
-  const Ss2dGpuPlan back = plan(size, Pass::kBackward, gpu);
+  const Ss2dGpuPlan back = planned(Pass::kBackward);
   GpuWorkspace backward_workspace(back.workspace_bytes);
   backward(problem, gradients, back, backward_workspace.data(), GpuStream{});
   tensors.bring_back();
@@ -194,6 +201,73 @@ INSTANTIATE_TEST_SUITE_P(
                            .rank = 24,
                            .routes = {0, 1, 2, 3, 4, 5, 6, 7},
                            .dtype = DType::kFloat16}));
+
+// Planes of several tiles on every device, whose states can be kept.
+INSTANTIATE_TEST_SUITE_P(LargePlanes, Ss2dGpu,
+                         ::testing::Values(Case{.batch = 2,
+                                                .channels = 18,
+                                                .height = 62,
+                                                .width = 66,
+                                                .rank = 6,
+                                                .dtype = DType::kBFloat16,
+                                                .out_dtype = DType::kBFloat16},
+                                           Case{.batch = 1,
+                                                .channels = 2,
+                                                .height = 61,
+                                                .width = 64,
+                                                .rank = 2,
+                                                .routes = {0, 5, 10, 15}},
+                                           Case{.batch = 1,
+                                                .channels = 4,
+                                                .height = 5,
+                                                .width = 700,
+                                                .rank = 2,
+                                                .dtype = DType::kFloat16}));
+
+TEST(Ss2dGpuPlan, KeepsStatesInTheTilesOfLargeDevices) {
+  for (const int64_t side : {7, 56, 60, 64, 96, 128, 256, 1000})
+    for (const int64_t rank : {6, 48, 96}) {
+      const Ss2dSize size = {.batch = 4,
+                             .channels = 96,
+                             .height = side,
+                             .width = side,
+                             .states = 1,
+                             .rank = rank,
+                             .routes = 4,
+                             .dtype = DType::kBFloat16,
+                             .kept_states = true};
+      SCOPED_TRACE(side);
+      for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
+        const Ss2dGpuPlan large = plan(size, pass, find_gpu("h100"));
+        EXPECT_TRUE(large.kept);
+        const Ss2dGpuKeptStates kept = gpu_kept_states_of(size, large);
+        EXPECT_EQ(gpu_kept_states(size), 4 * (kept.starts + kept.entering));
+        const Ss2dGpuPlan small = plan(size, pass, find_gpu("rtx3090"));
+        EXPECT_EQ(small.kept, small.tile_height == large.tile_height);
+        EXPECT_EQ(small.kept, side == 7 || side == 60 || side == 64) << small.tile_height;
+      }
+    }
+}
+
+TEST(Ss2dGpuOperator, SlicesOfTheBatchGiveTheSameBits) {
+  if (!have_gpu()) GTEST_SKIP() << "no GPU: " << why_no_gpu();
+  for (const bool keep_states : {false, true}) {
+    const Case c{.batch = 3,
+                 .channels = 2,
+                 .height = keep_states ? 61 : 20,
+                 .width = keep_states ? 64 : 21,
+                 .rank = 2,
+                 .dtype = keep_states ? DType::kBFloat16 : DType::kFloat32};
+    const Gpu gpu = keep_states ? test_gpu() : small_gpu();
+    Sample whole(c), sliced(c);
+    run_on_gpu(whole, gpu, keep_states);
+    run_on_gpu(sliced, gpu, keep_states, 1);
+    EXPECT_EQ(whole.out.bytes(), sliced.out.bytes());
+    EXPECT_EQ(whole.gx.bytes(), sliced.gx.bytes());
+    EXPECT_EQ(whole.gprojection.bytes(), sliced.gprojection.bytes());
+    EXPECT_EQ(whole.gA_log.bytes(), sliced.gA_log.bytes());
+  }
+}
 
 TEST(Ss2dGpuOperator, TwoRunsGiveTheSameBits) {
   if (!have_gpu()) GTEST_SKIP() << "no GPU: " << why_no_gpu();

@@ -262,20 +262,36 @@ void backward(const Ss2dProblem& p, const Ss2dGradients& g, const Ss2dGpuPlan& p
     args.starts = parts.starts;
     if (!plan.shared_carries) args.carries = parts.carries;
     args.parameter_sums = {parts.parameters, plan.block / 32};
-    if (size.batch * plan.blocks_an_image() > 0) {
-      for_each_slice(args, size.batch, plan.slice, [&](int64_t images) {
+    const int64_t pieces = args.routes * args.pieces * args.states * args.channels;  // of an image
+    const auto scan = [&](int64_t end, const float* entering, const float* returning) {
+      const int64_t first = args.first_image;
+      for_each_slice(args, end, plan.slice, [&](int64_t images) {
+        const KeptStates<T> kept(p, plan, args);
+        const auto of_slice = [&](const float* all) {
+          return all ? all + (args.first_image - first) * pieces : nullptr;
+        };
         args.record_sums = {parts.records, images};
         args.packed_record_sums = {reinterpret_cast<T*>(parts.records), images};
-        args.entering = entering_states(args, images, parts.entering, stream);
-        args.returning =
-            returning_states(args, args.gout, args.gout_dtype, images, parts.returning, stream);
-        if (size.kept_states && plan.pieces == 0)
-          args.starts = p.states.as<float>() + args.first_image * plan.blocks_an_image() *
-                                                   args.routes * args.chunks * kGpuChannels;
+        args.entering = of_slice(entering);
+        args.returning = of_slice(returning);
+        if (plan.kept)
+          args.starts = kept.starts;
         else
           chunk_states(args, plan, images, args.entering, args.starts, stream);
         launch_backward(args, plan, images, g.projection.as<T>(), stream);
       });
+    };
+    // What crosses the borders of tiles is found for many images at once: its kernels are small.
+    for (int64_t first = 0; first < size.batch && plan.blocks_an_image() > 0;
+         first += plan.pieces_slice) {
+      args.first_image = first;
+      const int64_t images = std::min(plan.pieces_slice, size.batch - first);
+      const float* entering = plan.kept
+                                  ? KeptStates<T>(p, plan, args).entering
+                                  : entering_states(args, images, parts.entering, nullptr, stream);
+      const float* returning =
+          returning_states(args, args.gout, args.gout_dtype, images, parts.returning, stream);
+      scan(first + images, entering, returning);
     }
     const int64_t count = size.batch * plan.tile_rows * plan.tile_columns * (plan.block / 32);
     sum_parameters(args, args.parameter_sums, count, g, stream);

@@ -80,9 +80,9 @@ BackwardWorkspace::BackwardWorkspace(const Ss2dSize& size, const Ss2dGpuPlan& pl
     part = next;
     next += count;
   };
-  take(entering, plan.slice * parts.entering);
+  take(entering, plan.pieces_slice * parts.entering);
+  take(returning, plan.pieces_slice * parts.returning);
   take(carries, plan.slice * parts.carries);
-  take(returning, plan.slice * parts.returning);
   take(starts, plan.slice * parts.starts);
   take(records, plan.slice * parts.records);
   take(parameters, parts.parameters);

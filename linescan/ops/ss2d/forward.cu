@@ -171,10 +171,11 @@ void forward(const Ss2dProblem& p, const Ss2dGpuPlan& plan, std::byte* workspace
     args.out_dtype = p.out.dtype;
     auto* floats = reinterpret_cast<float*>(workspace);
     if (!plan.shared_carries)
-      args.carries = floats + plan.slice * gpu_workspace(size_of(p), plan).entering;
-    args.starts = p.states && plan.pieces == 0 ? p.states.as<float>() : nullptr;
+      args.carries = floats + plan.pieces_slice * gpu_workspace(size_of(p), plan).entering;
     for_each_slice(args, batch, plan.slice, [&](int64_t images) {
-      args.entering = entering_states(args, images, floats, stream);
+      const KeptStates<T> kept(p, plan, args);
+      args.starts = kept.starts;
+      args.entering = entering_states(args, images, floats, kept.entering, stream);
       launch_forward(args, plan, images, stream);
     });
   });

@@ -155,7 +155,7 @@ struct ParameterSums {
 
 // How the workspace of a backward pass is divided.
 struct BackwardWorkspace {
-  float *entering, *carries, *returning, *starts, *records, *parameters;
+  float *entering, *returning, *carries, *starts, *records, *parameters;
 
   BackwardWorkspace(const Ss2dSize& size, const Ss2dGpuPlan& plan, std::byte* workspace);
 };

@@ -55,20 +55,36 @@ Ss2dGpuArguments<T> gpu_arguments(const Ss2dProblem& p, const Ss2dGpuPlan& plan)
   return args;
 }
 
-// Calls run(images) for slices of the batch, with args.first_image set: a launch's workspace is that
-// of a slice.
-template <typename Arguments, class Run>
-void for_each_slice(Arguments& args, int64_t batch, int64_t slice, const Run& run) {
-  for (; args.first_image < batch; args.first_image += slice)
-    run(std::min(slice, batch - args.first_image));
+// Calls run(images) for slices of images [args.first_image, end), with args.first_image set: a launch's workspace
+// is that of a slice.
+template <class Arguments, class Run>
+void for_each_slice(Arguments& args, int64_t end, int64_t slice, const Run& run) {
+  for (; args.first_image < end; args.first_image += slice)
+    run(std::min(slice, end - args.first_image));
 }
+
+// What a problem keeps, of its images from args.first_image on; null: nothing.
+template <typename T>
+struct KeptStates {
+  float* starts = nullptr;    // StateTable
+  float* entering = nullptr;  // PieceStates; null with one tile as well
+
+  KeptStates(const Ss2dProblem& p, const Ss2dGpuPlan& plan, const Ss2dGpuArguments<T>& args) {
+    if (!plan.kept) return;
+    const Ss2dSize size = size_of(p);
+    const Ss2dGpuKeptStates kept = gpu_kept_states_of(size, plan);
+    starts = p.states.as<float>() + args.first_image * kept.starts;
+    if (plan.pieces > 0)
+      entering = p.states.as<float>() + size.batch * kept.starts + args.first_image * kept.entering;
+  }
+};
 
 // tile_states.cu, for `images` images from args.first_image on: the states with which routes enter
 // the pieces of their lines, [images, routes, pieces, states, channels]; null where one tile is the
-// whole plane. `workspace`: kGpuPieceFloats floats for each.
+// whole plane. `workspace`: kGpuPieceFloats floats for each. `kept`: where to put them, or null: the workspace.
 template <typename T>
 const float* entering_states(const Ss2dGpuArguments<T>& args, int64_t images, float* workspace,
-                             GpuStream stream);
+                             float* kept, GpuStream stream);
 // Likewise the gradients that come back from behind the pieces.
 template <typename T>
 const float* returning_states(const Ss2dGpuArguments<T>& args, const GpuPlanes<const void>& gout,

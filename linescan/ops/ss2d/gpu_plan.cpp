@@ -13,10 +13,19 @@ namespace {
 
 constexpr int64_t kPlaceBytes = kGpuChannels * sizeof(float);
 constexpr int64_t kReservedBytes = 1024;  // shared memory that the system takes of every block
-constexpr int64_t kWorkspaceGoal = int64_t{64} << 20;  // the batch is sliced to stay below
+// The batch is sliced to stay below, or to one wave of blocks: with one tile a plane, so that what blocks leave
+// is added up while it is in the cache; with several, less tightly, because few large blocks fill the device
+// badly.
+constexpr int64_t kWorkspaceGoal = int64_t{64} << 20;
+constexpr int64_t kTiledWorkspaceGoal = int64_t{128} << 20;
+// What comes before the slices of a tiled pass is done for as many images at once.
+constexpr int64_t kPiecesGoal = int64_t{256} << 20;
 
-// Planes up to this size are one tile on the largest devices (227 KB of shared memory a block).
-constexpr int64_t kLargestKeptPlane = 3600;
+// Places of the tiles that the largest devices take (227 KB of shared memory a block): planes up to the first
+// are one tile; larger ones are cut into tiles of at most the second, which leaves room for whatever else
+// either pass needs.
+constexpr int64_t kLargestPlane = 3600;
+constexpr int64_t kLargestTile = 3360;
 
 int64_t pitch(int64_t width) { return width | 1; }
 
@@ -25,6 +34,10 @@ int64_t chunk_count(int64_t height, int64_t width) {
   const int64_t segments =
       std::max(height * ceil_div(width, kSteps), width * ceil_div(height, kSteps));
   return ceil_div(segments, int64_t{kGpuSegments});
+}
+
+int64_t largest_tile(const Ss2dSize& size) {
+  return size.height * pitch(size.width) <= kLargestPlane ? kLargestPlane : kLargestTile;
 }
 
 // The largest tiles, near squares, of at most `places` places: the fewest lines are then cut.
@@ -54,6 +67,36 @@ void choose_tiles(Ss2dGpuPlan& plan, const Ss2dSize& size, int64_t places) {
   plan.tile_columns = ceil_div(size.width, std::max<int64_t>(1, plan.tile_width));
 }
 
+void count_pieces(Ss2dGpuPlan& plan, const Ss2dSize& size) {
+  plan.chunks = chunk_count(plan.tile_height, plan.tile_width);
+  if (plan.tile_rows * plan.tile_columns > 1)
+    plan.pieces = std::max(size.height * plan.tile_columns, size.width * plan.tile_rows);
+}
+
+// Tiles as states are kept in: those of a device with as much shared memory as any.
+Ss2dGpuPlan kept_tiles(const Ss2dSize& size) {
+  Ss2dGpuPlan plan;
+  plan.channel_groups = ceil_div(size.channels, kGpuChannels);
+  choose_tiles(plan, size, largest_tile(size));
+  count_pieces(plan, size);
+  return plan;
+}
+
+// Images of a launch, at most `most` and less than a wave of blocks below it, whose blocks leave the fewest of
+// `resident` places empty in the last wave.
+int64_t fullest_slice(int64_t blocks_an_image, int64_t resident, int64_t most) {
+  const int64_t blocks = std::max<int64_t>(1, blocks_an_image);
+  const int64_t places = std::max<int64_t>(1, resident);
+  int64_t best = most;
+  double best_share = 0;
+  for (int64_t images = most; images > 0 && images > most - ceil_div(places, blocks); --images) {
+    const double share = static_cast<double>(images * blocks) /
+                         static_cast<double>(round_up(images * blocks, places));
+    if (share > best_share) best = images, best_share = share;
+  }
+  return best;
+}
+
 // Warps that keep a multiprocessor busy with the fewest idle ones in a route's last round.
 int64_t choose_warps(int64_t chunks, int64_t blocks_by_memory, int64_t most, int64_t most_chains) {
   int64_t best = 1;
@@ -73,20 +116,27 @@ int64_t choose_warps(int64_t chunks, int64_t blocks_by_memory, int64_t most, int
 
 }  // namespace
 
+Ss2dGpuKeptStates gpu_kept_states_of(const Ss2dSize& size, const Ss2dGpuPlan& plan) {
+  return {plan.blocks_an_image() * size.routes * plan.chunks * size.states * kGpuChannels,
+          size.routes * plan.pieces * size.states * size.channels};
+}
+
 int64_t gpu_kept_states(const Ss2dSize& size) {
-  if (size.states != 1 || size.height * pitch(size.width) > kLargestKeptPlane) return 0;
-  return size.batch * ceil_div(size.channels, int64_t{kGpuChannels}) * size.routes *
-         chunk_count(size.height, size.width) * kGpuChannels;
+  if (size.states != 1) return 0;
+  const Ss2dGpuKeptStates kept = gpu_kept_states_of(size, kept_tiles(size));
+  return size.batch * (kept.starts + kept.entering);
 }
 
 Ss2dGpuWorkspace gpu_workspace(const Ss2dSize& size, const Ss2dGpuPlan& plan) {
   Ss2dGpuWorkspace parts;
-  parts.entering = kGpuPieceFloats * size.routes * plan.pieces * size.states * size.channels;
+  const bool backward = plan.pass == Pass::kBackward;
+  const Ss2dGpuKeptStates states = gpu_kept_states_of(size, plan);
+  if (!plan.kept || !backward)
+    parts.entering = (plan.kept ? kGpuPieceFloats - 1 : kGpuPieceFloats) * states.entering;
   if (!plan.shared_carries) parts.carries = plan.blocks_an_image() * kGpuCarryFloats * size.states;
-  if (plan.pass == Pass::kForward) return parts;
-  parts.returning = parts.entering;
-  if (!size.kept_states || plan.pieces > 0)
-    parts.starts = plan.blocks_an_image() * size.routes * plan.chunks * size.states * kGpuChannels;
+  if (!backward) return parts;
+  parts.returning = kGpuPieceFloats * states.entering;
+  if (!plan.kept) parts.starts = states.starts;
   parts.records = plan.channel_groups * size.pixels() * size.routes * size.record();
   parts.parameters = size.batch * plan.tile_rows * plan.tile_columns * (plan.block / 32) *
                      size.routes * size.channels * (size.rank + size.states + 2);
@@ -116,14 +166,16 @@ Ss2dGpuPlan plan(const Ss2dSize& size, Pass pass, const Gpu& gpu) {
       throw_error<Unsupported>("ss2d: a block needs {} bytes of shared memory, {} has {}",
                                hand_over(kGpuMaxWarps) + 4 * kPlaceBytes, gpu.name,
                                plan.shared_limit);
-    choose_tiles(plan, size, places);
-    plan.chunks = chunk_count(plan.tile_height, plan.tile_width);
+    choose_tiles(plan, size, std::min(places, largest_tile(size)));
+    count_pieces(plan, size);
     sums = plan.tile_height * pitch(plan.tile_width) * kPlaceBytes;
     places -=
         ceil_div(places, int64_t{16});  // for the next try: more chunks than there is room for
   } while (sums + hand_over(kGpuMaxWarps) > plan.shared_limit);
-  if (plan.tile_rows * plan.tile_columns > 1)
-    plan.pieces = std::max(size.height * plan.tile_columns, size.width * plan.tile_rows);
+  if (size.kept_states) {
+    const Ss2dGpuPlan tiles = kept_tiles(size);
+    plan.kept = plan.tile_height == tiles.tile_height && plan.tile_width == tiles.tile_width;
+  }
 
   const auto blocks_of = [&](int64_t shared) {
     return std::min<int64_t>(32, gpu.shared_per_multiprocessor / (shared + kReservedBytes));
@@ -142,16 +194,22 @@ Ss2dGpuPlan plan(const Ss2dSize& size, Pass pass, const Gpu& gpu) {
 
   const Ss2dGpuWorkspace parts = gpu_workspace(size, plan);
   constexpr auto kFloat = static_cast<int64_t>(sizeof(float));
-  plan.slice = size.batch;
+  const auto images_below = [&](int64_t goal, int64_t floats) {
+    return std::clamp<int64_t>(goal / (kFloat * std::max<int64_t>(1, floats)), 1,
+                               std::max<int64_t>(1, size.batch));
+  };
+  plan.pieces_slice = images_below(kPiecesGoal, parts.of_pieces());
+  plan.slice = plan.pieces_slice;
   if (parts.an_image() > 0) {
-    // Whole waves of blocks, as many as the goal allows, but one at least.
-    const int64_t most_images = std::max<int64_t>(1, kWorkspaceGoal / (kFloat * parts.an_image()));
-    const int64_t wave = std::max<int64_t>(1, gpu.multiprocessors * plan.blocks_per_multiprocessor /
-                                                  std::max<int64_t>(1, plan.blocks_an_image()));
-    plan.slice = std::min(size.batch, std::max<int64_t>(1, most_images / wave) * wave);
+    const int64_t resident = gpu.multiprocessors * plan.blocks_per_multiprocessor;
+    const int64_t wave = resident / std::max<int64_t>(1, plan.blocks_an_image());
+    const int64_t goal = plan.pieces > 0 ? kTiledWorkspaceGoal : kWorkspaceGoal;
+    const int64_t most = std::max(wave, images_below(goal, parts.an_image()));
+    plan.slice = fullest_slice(plan.blocks_an_image(), resident, std::min(most, plan.slice));
   }
   plan.grid = plan.slice * plan.blocks_an_image();
-  plan.workspace_bytes = kFloat * (plan.slice * parts.an_image() + parts.parameters);
+  plan.workspace_bytes = kFloat * (plan.pieces_slice * parts.of_pieces() +
+                                   plan.slice * parts.an_image() + parts.parameters);
 
   const int64_t elements = size.batch * size.channels * size.pixels();
   const int64_t data = size_of(size.dtype), out = size_of(size.out_dtype);

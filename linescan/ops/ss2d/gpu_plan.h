@@ -39,7 +39,9 @@ struct Ss2dGpuPlan {
   int64_t pieces = 0;   // lines cut by tile borders, of the route that has most; 0 with one tile
   bool packed = false;  // half data and one state: packed kernels, if strides and sizes are even
   bool shared_carries = true;  // states from round to round in shared memory, else in the workspace
-  int64_t slice = 0;           // images that one launch works through
+  bool kept = false;           // the problem has room for states, of tiles like these
+  int64_t pieces_slice = 0;    // images whose pieces' states are found at once
+  int64_t slice = 0;           // images that one launch of the scan works through
   int64_t grid = 0, block = 0;  // of one full slice; threads
   int64_t shared_bytes = 0, shared_limit = 0;
   int64_t blocks_per_multiprocessor = 0, warps_per_multiprocessor = 0;
@@ -67,18 +69,26 @@ constexpr int64_t gpu_weight_bytes(int64_t record) {
   return record > 8 * kGpuKeptHalves ? (record + 15) / 16 * 32 * 16 : 0;
 }
 
-// The parts of a pass's workspace, in floats: for each image of a slice, and of the parameters' sums
-// for the whole batch. The kernels lay them out one after another in this order.
+// The parts of a pass's workspace, in floats: of the pieces, for each image of a slice of theirs; of the scan,
+// likewise; and of the parameters' sums for the whole batch. They lie one after another in this order.
 struct Ss2dGpuWorkspace {
-  int64_t entering = 0, carries = 0, returning = 0, starts = 0, records = 0;  // an image
+  int64_t entering = 0, returning = 0;
+  int64_t carries = 0, starts = 0, records = 0;
   int64_t parameters = 0;
 
-  int64_t an_image() const { return entering + carries + returning + starts + records; }
+  int64_t of_pieces() const { return entering + returning; }
+  int64_t an_image() const { return carries + starts + records; }
 };
 
-// Numbers that Ss2dProblem::states holds: a function of sizes alone, so that shapes do not depend on
-// the device. 0 where keeping them does not pay: many states, or planes that no device sums in one
-// tile. A device that needs several tiles leaves them unused.
+// What Ss2dProblem::states holds of each image, in floats: the states that enter the chunks, of the whole batch
+// first, then those that enter the pieces.
+struct Ss2dGpuKeptStates {
+  int64_t starts = 0, entering = 0;
+};
+Ss2dGpuKeptStates gpu_kept_states_of(const Ss2dSize& size, const Ss2dGpuPlan& plan);
+
+// How many numbers that is: a function of sizes alone, so that shapes do not depend on the device. 0 with
+// several states, where keeping them does not pay. A device that needs smaller tiles leaves them unused.
 int64_t gpu_kept_states(const Ss2dSize& size);
 
 Ss2dGpuWorkspace gpu_workspace(const Ss2dSize& size, const Ss2dGpuPlan& plan);

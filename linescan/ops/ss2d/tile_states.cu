@@ -161,11 +161,12 @@ __global__ void __launch_bounds__(32 * kCarryWarps)
 
 template <bool kBackward, typename T>
 const float* piece_states(const Ss2dGpuArguments<T>& args, const GpuPlanes<const void>& gout,
-                          DType gout_dtype, int64_t images, float* workspace, GpuStream stream) {
+                          DType gout_dtype, int64_t images, float* workspace, float* kept,
+                          GpuStream stream) {
   if (args.pieces == 0) return nullptr;
   const int64_t count = images * args.routes * args.pieces * args.states * args.channels;
   auto* transfers = reinterpret_cast<float2*>(workspace);
-  float* entering = workspace + 2 * count;
+  float* entering = kept ? kept : workspace + 2 * count;
   bool packed = false;
   if constexpr (kBackward && std::is_same_v<T, BFloat16>)
     packed = packed_returning_transfers(args, gout, gout_dtype, images, transfers, stream);
@@ -188,24 +189,26 @@ const float* piece_states(const Ss2dGpuArguments<T>& args, const GpuPlanes<const
 
 template <typename T>
 const float* entering_states(const Ss2dGpuArguments<T>& args, int64_t images, float* workspace,
-                             GpuStream stream) {
-  return piece_states<false>(args, {}, DType::kFloat32, images, workspace, stream);
+                             float* kept, GpuStream stream) {
+  return piece_states<false>(args, {}, DType::kFloat32, images, workspace, kept, stream);
 }
 template <typename T>
 const float* returning_states(const Ss2dGpuArguments<T>& args, const GpuPlanes<const void>& gout,
                               DType gout_dtype, int64_t images, float* workspace,
                               GpuStream stream) {
-  return piece_states<true>(args, gout, gout_dtype, images, workspace, stream);
+  return piece_states<true>(args, gout, gout_dtype, images, workspace, nullptr, stream);
 }
 
-template const float* entering_states(const Ss2dGpuArguments<float>&, int64_t, float*, GpuStream);
+template const float* entering_states(const Ss2dGpuArguments<float>&, int64_t, float*, float*,
+                                      GpuStream);
 template const float* returning_states(const Ss2dGpuArguments<float>&, const GpuPlanes<const void>&,
                                        DType, int64_t, float*, GpuStream);
-template const float* entering_states(const Ss2dGpuArguments<Float16>&, int64_t, float*, GpuStream);
+template const float* entering_states(const Ss2dGpuArguments<Float16>&, int64_t, float*, float*,
+                                      GpuStream);
 template const float* returning_states(const Ss2dGpuArguments<Float16>&,
                                        const GpuPlanes<const void>&, DType, int64_t, float*,
                                        GpuStream);
-template const float* entering_states(const Ss2dGpuArguments<BFloat16>&, int64_t, float*,
+template const float* entering_states(const Ss2dGpuArguments<BFloat16>&, int64_t, float*, float*,
                                       GpuStream);
 template const float* returning_states(const Ss2dGpuArguments<BFloat16>&,
                                        const GpuPlanes<const void>&, DType, int64_t, float*,

@@ -71,6 +71,13 @@ inline float rsqrtf(float x) { return 1 / std::sqrt(x); }
 inline unsigned __umulhi(unsigned a, unsigned b) {
   return static_cast<unsigned>((uint64_t{a} * b) >> 32);
 }
+inline unsigned __byte_perm(unsigned x, unsigned y, unsigned selectors) {
+  const uint64_t both = uint64_t{y} << 32 | x;
+  unsigned result = 0;
+  for (int i = 0; i < 4; ++i)
+    result |= static_cast<unsigned>(both >> (selectors >> 4 * i & 7) * 8 & 0xFF) << 8 * i;
+  return result;
+}
 inline int __ffs(int x) { return x == 0 ? 0 : std::countr_zero(static_cast<unsigned>(x)) + 1; }
 inline void __threadfence() {}
 

@@ -119,8 +119,8 @@ __device__ __forceinline__ void store_out(const ShortRowsPlace& place, const Gpu
           const uint2 high = *reinterpret_cast<const uint2*>(first + offset / 4);
           const uint2 low = *reinterpret_cast<const uint2*>(second + offset / 4);
           uint4 four;
-          four.x = high.x << 16 | (low.x & 0xFFFFu), four.y = (high.x & 0xFFFF0000u) | low.x >> 16;
-          four.z = high.y << 16 | (low.y & 0xFFFFu), four.w = (high.y & 0xFFFF0000u) | low.y >> 16;
+          four.x = __byte_perm(low.x, high.x, 0x5410), four.y = __byte_perm(low.x, high.x, 0x7632);
+          four.z = __byte_perm(low.y, high.y, 0x5410), four.w = __byte_perm(low.y, high.y, 0x7632);
           *reinterpret_cast<uint4*>(to + offset) = four;
         },
         [&](int offset, unsigned char* at) {

@@ -144,7 +144,8 @@ double cost(const Size& size, const Plan& plan, const Gpu& gpu) {
     double turn = 250 + 8 * steps;  // instructions, of a tile's rows at once
     const bool states_first = plan.tiles > 1 && !size.kept_states;
     if (backward) turn = 550 + 20 * steps + (states_first ? 200 + 8 * steps : 0);
-    const double tile = plan.short_rows ? (backward ? 480.0 : 270.0) : turns * turn + 24;
+    const double tile =
+        plan.short_rows ? (backward ? 480.0 : 270.0) : turns * turn + (backward ? 15 : 24);
     return waves_begun * together * filled * real(plan.tiles) * tile / (4 * busy) + extra;
   }
   if (plan.many_states) {  // both kernels, and waiting at a tile's ends

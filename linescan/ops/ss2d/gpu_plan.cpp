@@ -82,14 +82,14 @@ Ss2dGpuPlan kept_tiles(const Ss2dSize& size) {
   return plan;
 }
 
-// Images of a launch, at most `most` and less than a wave of blocks below it, whose blocks leave the fewest of
+// Images of a launch, at most `most` and at most a wave of blocks below it, whose blocks leave the fewest of
 // `resident` places empty in the last wave.
 int64_t fullest_slice(int64_t blocks_an_image, int64_t resident, int64_t most) {
   const int64_t blocks = std::max<int64_t>(1, blocks_an_image);
   const int64_t places = std::max<int64_t>(1, resident);
   int64_t best = most;
   double best_share = 0;
-  for (int64_t images = most; images > 0 && images > most - ceil_div(places, blocks); --images) {
+  for (int64_t images = most; images > 0 && images >= most - ceil_div(places, blocks); --images) {
     const double share = static_cast<double>(images * blocks) /
                          static_cast<double>(round_up(images * blocks, places));
     if (share > best_share) best = images, best_share = share;

@@ -32,7 +32,7 @@ struct Ss2dProblem {
   TensorView out;  // any type [batch, channels, height, width]
 
   // GPUs, optional: float32 [gpu_kept_states(size)], filled by the forward pass and read by the
-  // backward pass, which else spends a third of its time on finding them again.
+  // backward pass, which else spends up to a third of its time on finding them again.
   TensorView states;
 };
 

@@ -233,10 +233,16 @@ __global__ void __launch_bounds__(32 * kGpuBackwardWarps)
 }
 
 template <typename T>
+bool packs(const BackwardArguments<T>& args) {
+  if constexpr (std::is_same_v<T, BFloat16>) return packs_backward(args);
+  return false;
+}
+
+template <typename T>
 void launch_backward(const BackwardArguments<T>& args, const Ss2dGpuPlan& plan, int64_t images,
                      T* gprojection, GpuStream stream) {
   if constexpr (std::is_same_v<T, BFloat16>) {
-    if (packs_backward(args)) {
+    if (packs(args)) {
       launch_packed_backward(args, plan, images, stream);
       return sum_records(args, args.packed_record_sums, gprojection, stream);
     }
@@ -263,9 +269,11 @@ void backward(const Ss2dProblem& p, const Ss2dGradients& g, const Ss2dGpuPlan& p
     if (!plan.shared_carries) args.carries = parts.carries;
     args.parameter_sums = {parts.parameters, plan.block / 32};
     const int64_t pieces = args.routes * args.pieces * args.states * args.channels;  // of an image
+    const int64_t slice =
+        packs(args) ? plan.slice : gpu_workspace(size, plan).general_slice(plan.slice);
     const auto scan = [&](int64_t end, const float* entering, const float* returning) {
       const int64_t first = args.first_image;
-      for_each_slice(args, end, plan.slice, [&](int64_t images) {
+      for_each_slice(args, end, slice, [&](int64_t images) {
         const KeptStates<T> kept(p, plan, args);
         const auto of_slice = [&](const float* all) {
           return all ? all + (args.first_image - first) * pieces : nullptr;

@@ -84,7 +84,7 @@ BackwardWorkspace::BackwardWorkspace(const Ss2dSize& size, const Ss2dGpuPlan& pl
   take(returning, plan.pieces_slice * parts.returning);
   take(carries, plan.slice * parts.carries);
   take(starts, plan.slice * parts.starts);
-  take(records, plan.slice * parts.records);
+  take(records, parts.records_of(plan.slice));
   take(parameters, parts.parameters);
 }
 

@@ -16,8 +16,8 @@ constexpr int64_t kReservedBytes = 1024;  // shared memory that the system takes
 // The batch is sliced to stay below, or to one wave of blocks: with one tile a plane, so that what blocks leave
 // is added up while it is in the cache; with several, less tightly, because few large blocks fill the device
 // badly.
-constexpr int64_t kWorkspaceGoal = int64_t{64} << 20;
-constexpr int64_t kTiledWorkspaceGoal = int64_t{128} << 20;
+constexpr int64_t kWorkspaceGoal = int64_t{32} << 20;
+constexpr int64_t kTiledWorkspaceGoal = int64_t{64} << 20;
 // What comes before the slices of a tiled pass is done for as many images at once.
 constexpr int64_t kPiecesGoal = int64_t{256} << 20;
 
@@ -116,6 +116,11 @@ int64_t choose_warps(int64_t chunks, int64_t blocks_by_memory, int64_t most, int
 
 }  // namespace
 
+// Whether the packed backward kernel may take the problem, which leaves bfloat16 numbers.
+bool packs_records(const Ss2dSize& size) {
+  return size.states == 1 && size.dtype == DType::kBFloat16;
+}
+
 Ss2dGpuKeptStates gpu_kept_states_of(const Ss2dSize& size, const Ss2dGpuPlan& plan) {
   return {plan.blocks_an_image() * size.routes * plan.chunks * size.states * kGpuChannels,
           size.routes * plan.pieces * size.states * size.channels};
@@ -137,7 +142,9 @@ Ss2dGpuWorkspace gpu_workspace(const Ss2dSize& size, const Ss2dGpuPlan& plan) {
   if (!backward) return parts;
   parts.returning = kGpuPieceFloats * states.entering;
   if (!plan.kept) parts.starts = states.starts;
-  parts.records = plan.channel_groups * size.pixels() * size.routes * size.record();
+  parts.whole_records = plan.channel_groups * size.pixels() * size.routes * size.record();
+  parts.records =
+      packs_records(size) ? ceil_div(parts.whole_records, int64_t{2}) : parts.whole_records;
   parts.parameters = size.batch * plan.tile_rows * plan.tile_columns * (plan.block / 32) *
                      size.routes * size.channels * (size.rank + size.states + 2);
   return parts;
@@ -209,7 +216,8 @@ Ss2dGpuPlan plan(const Ss2dSize& size, Pass pass, const Gpu& gpu) {
   }
   plan.grid = plan.slice * plan.blocks_an_image();
   plan.workspace_bytes = kFloat * (plan.pieces_slice * parts.of_pieces() +
-                                   plan.slice * parts.an_image() + parts.parameters);
+                                   plan.slice * (parts.carries + parts.starts) +
+                                   parts.records_of(plan.slice) + parts.parameters);
 
   const int64_t elements = size.batch * size.channels * size.pixels();
   const int64_t data = size_of(size.dtype), out = size_of(size.out_dtype);

@@ -2,6 +2,7 @@
 // the device, printable without either.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 
@@ -73,11 +74,19 @@ constexpr int64_t gpu_weight_bytes(int64_t record) {
 // likewise; and of the parameters' sums for the whole batch. They lie one after another in this order.
 struct Ss2dGpuWorkspace {
   int64_t entering = 0, returning = 0;
-  int64_t carries = 0, starts = 0, records = 0;
+  int64_t carries = 0, starts = 0;
+  int64_t records =
+      0;  // of the kernel that is expected to run: of half numbers if it is a packed one
+  int64_t whole_records = 0;  // of float32 numbers, that the general one leaves
   int64_t parameters = 0;
 
   int64_t of_pieces() const { return entering + returning; }
   int64_t an_image() const { return carries + starts + records; }
+  // Of so many images, or of one in float32 if that is more: the general kernel then takes fewer at once.
+  int64_t records_of(int64_t images) const { return std::max(images * records, whole_records); }
+  int64_t general_slice(int64_t images) const {
+    return records < whole_records ? std::max<int64_t>(1, images / 2) : images;
+  }
 };
 
 // What Ss2dProblem::states holds of each image, in floats: the states that enter the chunks, of the whole batch

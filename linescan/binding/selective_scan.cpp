@@ -156,8 +156,12 @@ Tensor empty_states(const Tensor& u, const Tensor& A, const Tensor& B, const Ten
     return size.guard_int(__FILE__, __LINE__);  // while tracing: this size only
   };
   const int64_t length = number(u.sym_size(2));
+  int64_t groups = 1;
+  for (const Tensor& factor : {B, C})
+    if (factor.dim() == 4) groups = number(factor.sym_size(1));
   const SelectiveScanSize size = {.batch = number(u.sym_size(0)),
                                   .channels = number(u.sym_size(1)),
+                                  .groups = groups,
                                   .length = length,
                                   .states = number(A.sym_size(1)),
                                   .dtype = *data,

@@ -179,6 +179,14 @@ INSTANTIATE_TEST_SUITE_P(
                            .routes = {8, 9, 10, 11, 12, 13, 14, 15}},
                       Case{.batch = 1, .channels = 4, .height = 9, .width = 130},
                       Case{.batch = 1, .channels = 4, .height = 200, .width = 2},
+                      // Odd numbers of pieces, whose states and gradients lie one behind the other.
+                      Case{.batch = 3,
+                           .channels = 3,
+                           .height = 21,
+                           .width = 21,
+                           .states = 3,
+                           .rank = 2,
+                           .routes = {0}},
                       Case{.batch = 2, .channels = 17, .height = 13, .width = 12, .states = 20},
                       Case{.batch = 1,
                            .channels = 18,
@@ -303,6 +311,10 @@ TEST(Ss2dGpuOperator, RefusesWhatItHasNoKernelsFor) {
   Sample large(Case{});
   large.problem.x.shape = {1, 1, 1 << 16, 1 << 15};
   EXPECT_THROW(check_gpu(large.problem), Unsupported);
+  Sample keeps(Case{});
+  SampleTensor states({gpu_kept_states(size_of(keeps.problem)) + 1}, DType::kFloat32);
+  keeps.problem.states = states.view();
+  EXPECT_THROW(check_gpu(keeps.problem), InvalidArgument);
 }
 
 TEST(Ss2dGpuPlan, StatesWithoutNumberFitEveryDevice) {

@@ -149,6 +149,22 @@ def test_gradient_of_the_last_state_alone():
     torch.testing.assert_close(got, torch.autograd.grad(plain_scan(**inputs)[1].sum(), wanted))
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@pytest.mark.parametrize("groups", [1, 4])  # 64 and 16 channels a group: other kernels, other states kept
+def test_many_short_rows_have_the_gradients_of_the_cpu(groups):
+    torch.manual_seed(3)
+    given = [torch.randn(1024, 64, 49), torch.randn(1024, 64, 49), -torch.rand(64, 1) - 0.5,
+             *torch.randn(2, 1024, groups, 1, 49)]
+
+    def results(device):
+        leaves = [tensor.to(device).requires_grad_() for tensor in given]
+        out, last = ops.selective_scan(*leaves, delta_softplus=True)
+        return [out, last, *torch.autograd.grad(out.square().sum() + last.sum(), leaves)]
+
+    for cuda, cpu in zip(results("cuda"), results("cpu")):
+        torch.testing.assert_close(cuda.cpu(), cpu, rtol=1e-3, atol=1e-3 * cpu.abs().max().item())
+
+
 def test_outputs_follow_the_strides_of_the_first_input():
     u = torch.rand(2, 4, 5).transpose(1, 2).contiguous().transpose(1, 2)
     inputs = scan_inputs(dtype=torch.float32, requires_grad=False)

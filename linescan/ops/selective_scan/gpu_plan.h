@@ -24,8 +24,8 @@ inline constexpr int kOneWarps = 4;     // of a block
 inline constexpr int kOneFewLanes = 8;  // of a row; all of a warp from kOneLong steps on
 inline constexpr int kOneLong = 1025;
 // Its form for many short rows at odd addresses: a lane walks a row, a block is a warp. Steps of a tile (seven
-// divides the planes of 224-pixel networks), floats from a tile's B or C to the next one's, the longest row, from
-// how many rows on, and warps of a multiprocessor that the kernels' registers are bounded for.
+// divides the planes of 224-pixel networks), floats from a tile's B or C to the next one's, the longest row, the
+// fewest rows where states are kept, and warps of a multiprocessor that the kernels' registers are bounded for.
 inline constexpr int kShortItems = 7;
 inline constexpr int kShortPitch = 8;
 inline constexpr int kShortLength = 64;

@@ -22,9 +22,9 @@ constexpr int64_t kTiledWorkspaceGoal = int64_t{64} << 20;
 constexpr int64_t kPiecesGoal = int64_t{256} << 20;
 
 // Places of the tiles that the largest devices take (227 KB of shared memory a block): planes up to the first
-// are one tile; larger ones are cut into tiles of at most the second, which leaves room for whatever else
-// either pass needs.
-constexpr int64_t kLargestPlane = 3600;
+// are one tile; larger ones are cut into tiles of at most the second, which leaves room for what else either
+// pass needs of near squares and records of some hundred numbers.
+constexpr int64_t kLargestPlane = 3560;
 constexpr int64_t kLargestTile = 3360;
 
 int64_t pitch(int64_t width) { return width | 1; }
@@ -136,11 +136,12 @@ Ss2dGpuWorkspace gpu_workspace(const Ss2dSize& size, const Ss2dGpuPlan& plan) {
   Ss2dGpuWorkspace parts;
   const bool backward = plan.pass == Pass::kBackward;
   const Ss2dGpuKeptStates states = gpu_kept_states_of(size, plan);
-  if (!plan.kept || !backward)
-    parts.entering = (plan.kept ? kGpuPieceFloats - 1 : kGpuPieceFloats) * states.entering;
+  // Rounded, so that what lies behind them may be written sixteen bytes at a time.
+  const int64_t pieces = round_up(kGpuPieceFloats * states.entering, int64_t{4});
+  if (!plan.kept || !backward) parts.entering = pieces;
   if (!plan.shared_carries) parts.carries = plan.blocks_an_image() * kGpuCarryFloats * size.states;
   if (!backward) return parts;
-  parts.returning = kGpuPieceFloats * states.entering;
+  parts.returning = pieces;
   if (!plan.kept) parts.starts = states.starts;
   parts.whole_records = plan.channel_groups * size.pixels() * size.routes * size.record();
   parts.records =
@@ -179,7 +180,7 @@ Ss2dGpuPlan plan(const Ss2dSize& size, Pass pass, const Gpu& gpu) {
     places -=
         ceil_div(places, int64_t{16});  // for the next try: more chunks than there is room for
   } while (sums + hand_over(kGpuMaxWarps) > plan.shared_limit);
-  if (size.kept_states) {
+  if (size.kept_states && size.states == 1) {
     const Ss2dGpuPlan tiles = kept_tiles(size);
     plan.kept = plan.tile_height == tiles.tile_height && plan.tile_width == tiles.tile_width;
   }

@@ -78,6 +78,7 @@ void check(const Ss2dProblem& p) {
 }
 
 void check_gpu(const Ss2dProblem& p) {
+  if (p.states) expect_shape(kName, "states", p.states, {gpu_kept_states(size_of(p))}, "[kept]");
   if (p.x.dtype == DType::kFloat64)
     throw_error<Unsupported>(
         "{}: x is float64, GPUs take float32, float16 and bfloat16 (use the CPU)", kName);

@@ -24,6 +24,7 @@ using nlohmann::json;
 
 json own_fields(const SelectiveScanGpuPlan& plan) {
   return {{"one_state", plan.one_state},
+          {"short_rows", plan.short_rows},
           {"many_states", plan.many_states},
           {"segments", plan.segments},
           {"shares", plan.shares},
@@ -49,6 +50,8 @@ json own_fields(const Ss2dGpuPlan& plan) {
           {"chunks", plan.chunks},
           {"pieces", plan.pieces},
           {"packed", plan.packed},
+          {"kept", plan.kept},
+          {"pieces_slice", plan.pieces_slice},
           {"slice", plan.slice},
           {"channel_groups", plan.channel_groups},
           {"grid", plan.grid},

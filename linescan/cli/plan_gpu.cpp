@@ -26,6 +26,8 @@ json own_fields(const SelectiveScanGpuPlan& plan) {
   return {{"one_state", plan.one_state},
           {"short_rows", plan.short_rows},
           {"many_states", plan.many_states},
+          {"state_lanes", plan.state_lanes},
+          {"ahead_lanes", plan.ahead_lanes},
           {"segments", plan.segments},
           {"shares", plan.shares},
           {"warps", plan.warps},

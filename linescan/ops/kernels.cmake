@@ -30,6 +30,7 @@ set(LINESCAN_KERNELS
   ops/selective_scan/one_state_forward.cu
   ops/selective_scan/short_rows_backward.cu
   ops/selective_scan/short_rows_forward.cu
+  ops/selective_scan/state_lanes_forward.cu
   ops/ss2d/backward.cu
   ops/ss2d/backward_sums.cu
   ops/ss2d/forward.cu

@@ -170,6 +170,9 @@ class MachineCommands(unittest.TestCase):
         many = plan("selective_scan", "batch=128,channels=384,length=64,states=16")["backward"]
         self.assertEqual((many["one_state"], many["many_states"]), (False, True))
         self.assertEqual(many["shares"], many["warps"])
+        self.assertIn(many["ahead_lanes"], (2, 4, 8))
+        lanes = plan("selective_scan", "batch=8,channels=4096,length=2048,states=16")["forward"]
+        self.assertEqual((lanes["state_lanes"], lanes["segments"]), (True, 2))
         self.assertFalse(plan("selective_scan", "states=1", "--layout",
                               "channels")["backward"]["one_state"])
         # ss2d of several states is left to selective_scan by the operator for LibTorch.

@@ -258,6 +258,42 @@ TEST(SelectiveScanGpuPlans, AllForManyStatesAgreeWithReference) {
                               .out_dtype = out_dtype});
 }
 
+// Several chunks of states, a tile that is not whole, rows at odd addresses; with a gate forward only. Before
+// every backward plan, whatever its tiles, the first kernel with as many lanes.
+TEST(SelectiveScanGpuPlans, LanesThatDivideStatesAgreeWithReference) {
+  SKIP_WITHOUT_GPU;
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16})
+    for (const int64_t lanes : {2, 4, 8}) {
+      const Case c{.batch = 2,
+                   .channels = 42,
+                   .groups = 2,
+                   .length = lanes == 4 ? 80 : 77,
+                   .states = lanes == 2 ? 7 : 37,
+                   .dtype = dtype,
+                   .gate = lanes == 8,
+                   .initial = true,
+                   .out_dtype = lanes == 4 ? dtype : DType::kFloat32,
+                   .misalign = lanes == 4 ? 1 : 0};
+      SCOPED_TRACE(::testing::Message() << c);
+      const SelectiveScanSize size = size_of(Sample(c).problem);
+      std::vector<SelectiveScanGpuPlan> ahead = legal_plans(size, Pass::kForward, test_gpu());
+      std::erase_if(ahead, [&](const auto& p) { return !p.state_lanes || p.segments != lanes; });
+      ASSERT_FALSE(ahead.empty());
+      for (const int64_t segments : {1, 8}) {
+        const auto all = legal_plans(size, Pass::kBackward, test_gpu());
+        const auto back = std::ranges::find_if(
+            all, [&](const auto& p) { return p.segments == segments && !p.state_lanes; });
+        ASSERT_NE(back, all.end());
+        SelectiveScanGpuPlan other = *back;
+        EXPECT_GT(other.ahead_lanes, 0);
+        other.ahead_lanes = lanes;
+        Sample sample(c);
+        run_on_gpu(sample, &ahead[segments == 1 ? 0 : ahead.size() - 1], &other);
+        expect_right(sample, c);
+      }
+    }
+}
+
 TEST(SelectiveScanGpuPlans, AllForChannelsLastAgreeWithReference) {
   SKIP_WITHOUT_GPU;
   for (const DType dtype : {DType::kBFloat16, DType::kFloat16, DType::kFloat32})

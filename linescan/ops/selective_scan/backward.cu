@@ -387,7 +387,9 @@ OrderedSum turned_round(const SelectiveScanGpuArguments& args) {
 void backward(const SelectiveScanProblem& problem, const SelectiveScanGradients& gradients,
               const SelectiveScanGpuPlan& plan, std::byte* workspace, GpuStream stream) {
   SelectiveScanGpuArguments args = gpu_arguments(problem, &gradients, plan, false, workspace);
-  SelectiveScanGpuArguments states = gpu_arguments(problem, &gradients, plan, true, workspace);
+  const SelectiveScanGpuPlan ahead = ahead_plan(size_of(problem), plan);
+  SelectiveScanGpuArguments states = gpu_arguments(problem, &gradients, ahead, true, workspace);
+  if (ahead.state_lanes) states.state_steps = static_cast<int>(plan.segments);
   float* const kept = plan.one_state ? problem.states.as<float>() : nullptr;
   const bool constant = args.factors[0].constant || args.factors[1].constant;
   const bool gate = args.inputs[2].data != nullptr;
@@ -414,7 +416,7 @@ void backward(const SelectiveScanProblem& problem, const SelectiveScanGradients&
     if (kept)
       args.tile_states = kept + int64_t{first} * args.channels;
     else if (plan.tiles > 1)
-      launch_tile_states(states, plan, stream);
+      launch_tile_states(states, ahead, stream);
     const DType out = gradients.out ? gradients.out.dtype : DType::kFloat32;
     if (plan.one_state)
       launch_one_state_backward(args, plan, out, stream);

@@ -227,10 +227,10 @@ void launch_forward(const SelectiveScanGpuArguments& args, const SelectiveScanGp
 
 void launch_tile_states(const SelectiveScanGpuArguments& args, const SelectiveScanGpuPlan& plan,
                         GpuStream stream) {
-  if (plan.one_state)
+  if (plan.state_lanes)
+    launch_state_lanes_ahead(args, plan, stream);
+  else if (plan.one_state)
     launch_one_state_forward(args, plan, DType::kFloat32, stream);
-  else if (plan.many_states)
-    launch_many_states_ahead(args, plan, stream);
   else if (plan.channels_last)
     launch_channels_last_ahead(args, plan, stream);
   else
@@ -240,7 +240,9 @@ void launch_tile_states(const SelectiveScanGpuArguments& args, const SelectiveSc
 void forward(const SelectiveScanProblem& problem, const SelectiveScanGpuPlan& plan,
              std::byte* workspace, GpuStream stream) {
   const SelectiveScanGpuArguments args = gpu_arguments(problem, nullptr, plan, false, workspace);
-  if (plan.one_state)
+  if (plan.state_lanes)
+    launch_state_lanes_forward(args, plan, problem.out.dtype, stream);
+  else if (plan.one_state)
     launch_one_state_forward(args, plan, problem.out.dtype, stream);
   else if (plan.channels_last)
     launch_channels_last_forward(args, plan, problem.out.dtype, stream);

@@ -141,6 +141,7 @@ SelectiveScanGpuArguments gpu_arguments(const SelectiveScanProblem& problem,
   args.shares = static_cast<int>(plan.shares);
   args.exchange = exchange_floats(plan.many_states ? 2 : plan.shares);
   args.state_tile = static_cast<int>(plan.state_tile);
+  args.state_steps = 1;
   args.softplus = problem.delta_softplus;
   args.shared = shared_layout(size, plan, states_only);
 

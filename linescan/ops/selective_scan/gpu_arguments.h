@@ -83,6 +83,7 @@ struct SelectiveScanGpuArguments {
   int rows;                // of a block
   int warps, shares, state_tile;
   int exchange;  // floats of a warp's
+  int state_steps;  // first kernel with state_lanes: tiles of kGpuItems steps from a kept state to the next one
   bool softplus;
   int64_t carry_array, carry_state;  // strides of carries, in floats
   SelectiveScanShared shared;

@@ -82,11 +82,15 @@ void launch_short_rows_forward(const SelectiveScanGpuArguments& args,
 void launch_short_rows_backward(const SelectiveScanGpuArguments& args,
                                 const SelectiveScanGpuPlan& plan, DType out, GpuStream stream);
 
-// The backward variant for several states, and its first kernel.
-void launch_many_states_ahead(const SelectiveScanGpuArguments& args,
-                              const SelectiveScanGpuPlan& plan, GpuStream stream);
+// The backward variant for several states.
 void launch_many_states_backward(const SelectiveScanGpuArguments& args,
                                  const SelectiveScanGpuPlan& plan, DType out, GpuStream stream);
+
+// The variant whose lanes divide the states: forward, and the first kernel of other variants' backward pass.
+void launch_state_lanes_forward(const SelectiveScanGpuArguments& args,
+                                const SelectiveScanGpuPlan& plan, DType out, GpuStream stream);
+void launch_state_lanes_ahead(const SelectiveScanGpuArguments& args,
+                              const SelectiveScanGpuPlan& plan, GpuStream stream);
 
 // The variant for several states and channels side by side: forward, the backward pass's first kernel,
 // and the backward pass.

@@ -23,74 +23,85 @@ struct GpuRawItems {
   }
 };
 
+// Neighbouring items in accesses of kWords words, whose size `from` is a multiple of.
+template <typename T, int kCount, int kWords>
+__device__ __forceinline__ GpuRawItems<T, kCount> load_words(const unsigned char* from) {
+  GpuRawItems<T, kCount> items;
+#pragma unroll
+  for (int i = 0; i < kCount * static_cast<int>(sizeof(T)) / (4 * kWords); ++i) {
+    const auto some = *reinterpret_cast<const Pack<uint32_t, kWords>*>(from + i * 4 * kWords);
+#pragma unroll
+    for (int j = 0; j < kWords; ++j) items.words[i * kWords + j] = some.values[j];
+  }
+  return items;
+}
+
 // `count` items from `from` on, `step` bytes apart, in accesses of `unit` items; zero behind them.
 template <typename T, int kCount>
 __device__ __forceinline__ GpuRawItems<T, kCount> load_items(const unsigned char* from,
                                                              int64_t step, int unit, int count) {
   constexpr int kBytes = kCount * sizeof(T);
-  GpuRawItems<T, kCount> items;
-  const auto load = [&]<int kWords>() {
-#pragma unroll
-    for (int i = 0; i < kBytes / (4 * kWords); ++i) {
-      const auto some = *reinterpret_cast<const Pack<uint32_t, kWords>*>(from + i * 4 * kWords);
-#pragma unroll
-      for (int j = 0; j < kWords; ++j) items.words[i * kWords + j] = some.values[j];
-    }
-  };
   const int bytes = unit * static_cast<int>(sizeof(T));
-  if (kBytes >= 16 && bytes >= 16 && count == kCount) {
-    load.template operator()<4>();
-  } else if (bytes >= 8 && count == kCount) {
-    load.template operator()<2>();
-  } else {
+  if constexpr (kBytes >= 16)
+    if (bytes >= 16 && count == kCount) return load_words<T, kCount, 4>(from);
+  if constexpr (kBytes >= 8)
+    if (bytes >= 8 && count == kCount) return load_words<T, kCount, 2>(from);
+  GpuRawItems<T, kCount> items;
 #pragma unroll
-    for (int j = 0; j < kCount; ++j, from += step) {
-      if (j >= count) continue;
-      if constexpr (sizeof(T) == 4)
-        items.words[j] = *reinterpret_cast<const uint32_t*>(from);
-      else
-        items.words[j / 2] |= uint32_t{*reinterpret_cast<const uint16_t*>(from)} << (j % 2 * 16);
-    }
+  for (int j = 0; j < kCount; ++j, from += step) {
+    if (j >= count) continue;
+    if constexpr (sizeof(T) == 4)
+      items.words[j] = *reinterpret_cast<const uint32_t*>(from);
+    else
+      items.words[j / 2] |= uint32_t{*reinterpret_cast<const uint16_t*>(from)} << (j % 2 * 16);
   }
   return items;
+}
+
+// Items as they will lie in memory.
+template <typename T, int kCount>
+__device__ __forceinline__ GpuRawItems<T, kCount> raw_items(const float (&x)[kCount]) {
+  GpuRawItems<T, kCount> items;
+#pragma unroll
+  for (int j = 0; j < kCount * static_cast<int>(sizeof(T)) / 4; ++j) {
+    if constexpr (sizeof(T) == 4)
+      items.words[j] = __float_as_uint(x[j]);
+    else
+      items.words[j] = pair_from_floats<T>(x[2 * j], x[2 * j + 1]);
+  }
+  return items;
+}
+
+template <int kWords, typename T, int kCount>
+__device__ __forceinline__ void store_words(unsigned char* to,
+                                            const GpuRawItems<T, kCount>& items) {
+#pragma unroll
+  for (int i = 0; i < kCount * static_cast<int>(sizeof(T)) / (4 * kWords); ++i) {
+    Pack<uint32_t, kWords> some;
+#pragma unroll
+    for (int j = 0; j < kWords; ++j) some.values[j] = items.words[i * kWords + j];
+    *reinterpret_cast<Pack<uint32_t, kWords>*>(to + i * 4 * kWords) = some;
+  }
 }
 
 template <typename T, int kCount>
 __device__ __forceinline__ void store_items(unsigned char* to, int64_t step, int unit, int count,
                                             const float (&x)[kCount]) {
   constexpr int kBytes = kCount * sizeof(T);
-  uint32_t words[kBytes / 4];
-#pragma unroll
-  for (int j = 0; j < kBytes / 4; ++j) {
-    if constexpr (sizeof(T) == 4)
-      words[j] = __float_as_uint(x[j]);
-    else
-      words[j] = pair_from_floats<T>(x[2 * j], x[2 * j + 1]);
-  }
-  const auto store = [&]<int kWords>() {
-#pragma unroll
-    for (int i = 0; i < kBytes / (4 * kWords); ++i) {
-      Pack<uint32_t, kWords> some;
-#pragma unroll
-      for (int j = 0; j < kWords; ++j) some.values[j] = words[i * kWords + j];
-      *reinterpret_cast<Pack<uint32_t, kWords>*>(to + i * 4 * kWords) = some;
-    }
-  };
+  const GpuRawItems<T, kCount> items = raw_items<T>(x);
   const int bytes = unit * static_cast<int>(sizeof(T));
-  if (kBytes >= 16 && bytes >= 16 && count == kCount) {
-    store.template operator()<4>();
-  } else if (bytes >= 8 && count == kCount) {
-    store.template operator()<2>();
-  } else {
+  if constexpr (kBytes >= 16)
+    if (bytes >= 16 && count == kCount) return store_words<4>(to, items);
+  if constexpr (kBytes >= 8)
+    if (bytes >= 8 && count == kCount) return store_words<2>(to, items);
 #pragma unroll
-    for (int j = 0; j < kCount; ++j, to += step) {
-      if (j >= count) continue;
-      if constexpr (sizeof(T) == 4)
-        *reinterpret_cast<uint32_t*>(to) = words[j];
-      else
-        *reinterpret_cast<uint16_t*>(to) =
-            static_cast<uint16_t>(j % 2 == 0 ? words[j / 2] : words[j / 2] >> 16);
-    }
+  for (int j = 0; j < kCount; ++j, to += step) {
+    if (j >= count) continue;
+    if constexpr (sizeof(T) == 4)
+      *reinterpret_cast<uint32_t*>(to) = items.words[j];
+    else
+      *reinterpret_cast<uint16_t*>(to) =
+          static_cast<uint16_t>(j % 2 == 0 ? items.words[j / 2] : items.words[j / 2] >> 16);
   }
 }
 

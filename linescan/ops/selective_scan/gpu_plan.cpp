@@ -26,18 +26,20 @@ Bounds bounds_of(const Plan& plan) {
   if (plan.short_rows) return {forward ? 80 : 128, 1};
   if (plan.one_state) return {forward ? 96 : 128, kOneWarps};
   if (plan.channels_last) return {168, kChannelsLastMaxWarps};
+  if (plan.state_lanes) return {128, kStateLanesMaxWarps};
   return forward ? Bounds{128, kGpuScanMaxWarps} : Bounds{168, 6};
 }
 
 int64_t rows_of_warp(const Plan& plan) { return kGpuWarp / plan.segments; }
 int64_t tile_of(const Plan& plan) {
+  if (plan.state_lanes) return kGpuItems;
   return plan.segments * (plan.short_rows ? kShortItems : plan.one_state ? kOneItems : kGpuItems);
 }
 
 // States of B and C held at once: a share of shared memory, to which the backward pass adds the sums
 // of each warp.
 int64_t largest_state_tile(const Size& size, const Plan& plan) {
-  if (plan.channels_last) return kChunkStates;
+  if (plan.channels_last || plan.state_lanes) return kChunkStates;
   const int64_t elements = plan.pass == Pass::kForward ? 1024 : 512;
   const int64_t states = std::clamp<int64_t>(elements / tile_of(plan), 1, size.states);
   return round_up(states, plan.shares);  // as many for each warp of a team
@@ -61,6 +63,22 @@ bool may_be_many_states(const Size& size, const Plan& plan) {
 bool may_be_channels_last(const Size& size, const Plan& plan) {
   return (size.states > 1 || size.ordered) && is_plain(size) && !size.length_last &&
          plan.segments == 1 && size.length < int64_t{1} << 31;
+}
+
+// Whether a row's lanes may divide its states on the way forward.
+bool may_be_state_lanes(const Size& size) {
+  Size ungated = size;
+  ungated.gate = false;
+  return size.states > 1 && is_plain(ungated) && size.length_last;
+}
+
+// A forward plan whose lanes divide the states, before fill().
+Plan state_lanes_plan(int64_t lanes, int64_t warps) {
+  Plan plan;
+  plan.state_lanes = plan.shared_carries = true;
+  plan.segments = lanes, plan.warps = warps, plan.shares = 1;
+  plan.state_tile = kChunkStates;
+  return plan;
 }
 
 // Rows that start at multiples of 8 bytes have wide accesses of their own, and lie in shared memory so that
@@ -134,11 +152,12 @@ double cost(const Size& size, const Plan& plan, const Gpu& gpu) {
       std::clamp(filled / (plan.one_state ? 28.0 : 24.0), 0.01, plan.one_state ? 0.75 : 0.55);
   const double extra_bytes = backward ? 8.0 * real(workspace_layout(size, plan).floats) : 0;
   const double extra = extra_bytes / (16.0 * real(gpu.multiprocessors));
+  // Of blocks that come one after another, an incomplete wave costs a third of what it leaves empty.
+  const double share = blocks / resident;
+  const double waves_begun = share <= 1 ? 1 : share + 0.35 * (std::ceil(share) - share);
   if (plan.one_state) {
-    // Fitted to the times of all plans for four rows of the published table: an incomplete wave costs a third
-    // of what it leaves empty, and blocks that start together wait for memory together.
-    const double share = blocks / resident;
-    const double waves_begun = share <= 1 ? 1 : share + 0.35 * (std::ceil(share) - share);
+    // Fitted to the times of all plans for four rows of the published table: blocks that start together wait
+    // for memory together.
     const double together = 1 + (backward ? 0.6 : 1.0) / (real(plan.tiles) * std::max(1.0, share));
     const double turns = real(ceil_div(plan.rows, kOneWarps * rows_of_warp(plan)));
     double turn = 250 + 8 * steps;  // instructions, of a tile's rows at once
@@ -147,6 +166,14 @@ double cost(const Size& size, const Plan& plan, const Gpu& gpu) {
     const double tile =
         plan.short_rows ? (backward ? 480.0 : 270.0) : turns * turn + (backward ? 15 : 24);
     return waves_begun * together * filled * real(plan.tiles) * tile / (4 * busy) + extra;
+  }
+  if (plan.state_lanes) {
+    const double rounds = real(ceil_div(size.states, 2 * plan.segments));
+    const double chunks = real(ceil_div(size.states, kChunkStates));
+    const double tile = rounds * 190 + chunks * 115 + 450 / real(plan.segments) + 170;
+    // Two chains a lane: half of the warps keep a scheduler as busy as in the other variants.
+    return waves_begun * filled * real(plan.tiles) * tile /
+           (4 * std::clamp(filled / 15, 0.01, 0.58));
   }
   if (plan.many_states) {  // both kernels, and waiting at a tile's ends
     const double states = real(ceil_div(size.states, plan.shares));
@@ -192,7 +219,35 @@ double cost(const Size& size, const Plan& plan, const Gpu& gpu) {
   return slices * (waves * filled * warp / (4 * busy) + extra);
 }
 
+// Lanes of the first kernel of a backward pass with several states; 0: it goes like the second one.
+int64_t ahead_lanes_of(const Size& size, const Gpu& gpu) {
+  if (!may_be_state_lanes(size)) return 0;
+  int64_t best = 0;
+  double least = 0;
+  for (int64_t lanes = 2; lanes <= kStateLanesMost; lanes *= 2) {
+    Plan ahead = state_lanes_plan(lanes, kStateLanesMaxWarps);
+    fill(size, gpu, ahead);
+    if (!fits(ahead, gpu)) continue;
+    const double time = cost(size, ahead, gpu);
+    if (best == 0 || time < least) best = lanes, least = time;
+  }
+  return best;
+}
+
 }  // namespace
+
+Plan ahead_plan(const Size& size, const Plan& plan) {
+  if (plan.ahead_lanes == 0) return plan;
+  const Plan kind = state_lanes_plan(plan.ahead_lanes, kStateLanesMaxWarps);
+  Plan ahead = plan;  // tiles, slice and so where the states go remain
+  ahead.many_states = false;
+  ahead.state_lanes = kind.state_lanes, ahead.segments = kind.segments, ahead.warps = kind.warps;
+  ahead.shares = kind.shares, ahead.state_tile = kind.state_tile;
+  ahead.rows = ahead.warps * rows_of_warp(ahead);
+  ahead.blocks = ceil_div(size.channels / std::max<int64_t>(size.groups, 1), ahead.rows);
+  ahead.block = ahead.warps * kGpuWarp;
+  return ahead;
+}
 
 int64_t carry_arrays(const Size& size, const Plan& plan) {
   if (plan.pass == Pass::kForward) return 2;
@@ -228,12 +283,17 @@ SelectiveScanShared shared_layout(const Size& size, const Plan& plan, bool state
     return shared;
   }
   if (plan.many_states) {
-    shared.sequence[0] = take((backward ? 3 : 4) * kGpuExchange * 4);  // dt, dt u, gradient of out
-    if (backward)
-      shared.exchange = take(plan.warps * exchange_floats(2) * 4);
-    else
-      shared.factors = take(plan.warps * 2 * kManyBatchFloats * 4);
-    shared.carries = take((backward ? 2 : 1) * size.states * plan.rows * 4);
+    shared.sequence[0] = take(3 * kGpuExchange * 4);  // dt, dt u, gradient of out
+    shared.exchange = take(plan.warps * exchange_floats(2) * 4);
+    shared.carries = take(2 * size.states * plan.rows * 4);
+    return shared;
+  }
+  if (plan.state_lanes) {
+    const int64_t slots = 2 * ceil_div(size.states, 2 * plan.segments);
+    shared.exchange = take(plan.warps * kGpuExchange * 4);
+    shared.items = take(plan.warps * 2 * rows_of_warp(plan) * kGpuSegmentPitch * 4);
+    shared.factors = take(plan.warps * 2 * kChunkStates * kChunkPitch * 4);
+    shared.carries = take(plan.warps * slots * kGpuWarp * 8);
     return shared;
   }
   const int64_t teams = plan.warps / plan.shares;
@@ -311,9 +371,13 @@ std::vector<SelectiveScanGpuPlan> legal_plans(const SelectiveScanSize& size, Pas
   // What a problem costs at least does not depend on the device.
   const SelectiveScanPlan least = plan(size, pass, 1);
   std::vector<Plan> plans;
+  const int64_t ahead_lanes = pass == Pass::kBackward ? ahead_lanes_of(size, gpu) : 0;
   const auto consider = [&](Plan& candidate) {
     fill(size, gpu, candidate);
     if (!fits(candidate, gpu)) return;
+    candidate.ahead_lanes = ahead_lanes;
+    if (candidate.many_states && candidate.ahead_lanes == 0)
+      return;  // it has no first kernel of its own
     candidate.workspace_bytes = 4 * workspace_layout(size, candidate).floats;
     candidate.bytes = least.bytes;
     candidate.exponentials = least.exponentials;
@@ -346,6 +410,13 @@ std::vector<SelectiveScanGpuPlan> legal_plans(const SelectiveScanSize& size, Pas
     }
     if (!plans.empty()) return plans;
   }
+  if (pass == Pass::kForward && may_be_state_lanes(size))
+    for (int64_t lanes = 2; lanes <= kStateLanesMost; lanes *= 2)
+      for (int64_t warps = kStateLanesMaxWarps; warps >= 1;
+           warps /= 2) {  // the first of equal ones wins
+        Plan candidate = state_lanes_plan(lanes, warps);
+        consider(candidate);
+      }
   const bool constant = size.constant_B || size.constant_C;
   Plan any;
   any.pass = pass;
@@ -410,11 +481,14 @@ std::string to_string(const SelectiveScanGpuPlan& plan) {
       : plan.one_state ? fmt::format("one state: {} lanes along a row, rows in turn", plan.segments)
       : plan.many_states   ? "many states: a lane walks a row, warps divide its states"
       : plan.channels_last ? "channels last: a lane walks a row, neighbours in memory"
+      : plan.state_lanes ? fmt::format("state lanes: {} lanes divide a row's states", plan.segments)
       : plan.segments == 1 ? "serial: a lane walks a row"
                            : fmt::format("segmented: {} lanes share a row", plan.segments),
       plan.grid, plan.block, plan.rows, plan.shares, plan.blocks, tile, plan.tiles, plan.state_tile,
       plan.shared_carries ? "shared memory" : "the workspace", plan.shared_bytes, plan.shared_limit,
       plan.blocks_per_multiprocessor, plan.warps_per_multiprocessor);
+  if (plan.ahead_lanes > 0)
+    text += fmt::format("  first kernel    {} lanes divide a row's states\n", plan.ahead_lanes);
   if (plan.pass == Pass::kBackward)
     text += fmt::format("  batch slice     {} items at a time\n", plan.slice);
   return text + fmt::format(

@@ -34,6 +34,11 @@ inline constexpr int kShortForwardWarps = 24;
 inline constexpr int kShortBackwardWarps = 16;
 // The backward variant for several states: how much of B and C a warp brings at once, as floats.
 inline constexpr int kManyBatchFloats = 16 * kGpuItems;
+// The variant whose lanes divide a row's states: the most lanes of a row and warps of a block, and how many
+// warps of a multiprocessor its registers are bounded for.
+inline constexpr int kStateLanesMost = 8;
+inline constexpr int kStateLanesMaxWarps = 4;
+inline constexpr int kStateLanesWarps = 16;
 // The variant for several states and channels side by side: states whose B and C are in shared memory at
 // once, floats from one state's B and C, and from its sums, to the next one's, elements of B and C that
 // a thread brings ahead of their tile, and warps of a block.
@@ -55,14 +60,17 @@ struct SelectiveScanGpuPlan {
   bool short_rows = false;     // its form for many short rows
   bool many_states = false;    // backward: a block has a warp's rows and divides their states
   bool channels_last = false;  // several states, neighbouring channels, steps in any order
+  bool state_lanes = false;    // forward: lanes that share a row divide its states, not its steps
   int64_t segments = 0;        // lanes that share a row: 1, 2, 4, .. 32
   int64_t shares = 0;          // warps that share rows and divide the states among them
   int64_t warps = 0;           // of a block
   int64_t rows = 0;            // of a block
   int64_t blocks = 0;  // of a (batch, group); backward: parts that the sums for B, C come in
   int64_t state_tile = 0;
-  int64_t tiles = 0;            // of a row
-  int64_t slice = 0;            // batch items that one launch works through
+  int64_t tiles = 0;  // of a row
+  int64_t slice = 0;  // batch items that one launch works through
+  int64_t ahead_lanes =
+      0;  // backward: of a first kernel with state_lanes; 0: it goes like the second
   bool shared_carries = false;  // what rows hand from tile to tile: shared memory, or workspace
 
   int64_t grid = 0, block = 0;  // of the largest launch
@@ -99,7 +107,9 @@ struct SelectiveScanShared {
   // Backward: [teams, B and C, state_tile, segments * kGpuSegmentPitch]; for channels_last
   // [teams, kChunkStates, kSumPitch] floats.
   int64_t sums = -1;
-  int64_t items = -1;    // channels_last, backward: [warps, kGpuExchange] floats: gradient of out
+  // channels_last, backward: [warps, kGpuExchange] floats: gradient of out. state_lanes: [warps, dt and dt u,
+  // rows of a warp, kGpuSegmentPitch].
+  int64_t items = -1;
   int64_t states = -1;   // backward: [2, state_tile, rows] floats: states at the tile's start
   int64_t carries = -1;  // [arrays, states, rows] floats
   int64_t bytes = 0;
@@ -112,6 +122,9 @@ inline constexpr int kGpuExchange = kGpuWarp * kGpuSegmentPitch;
 constexpr int exchange_floats(int64_t shares) {
   return shares > 1 ? 2 * kGpuExchange : kGpuExchange;
 }
+
+// What the backward pass's first kernel runs with: the plan, or one with state_lanes.
+SelectiveScanGpuPlan ahead_plan(const SelectiveScanSize& size, const SelectiveScanGpuPlan& plan);
 
 // `states_only`: of the backward pass's first kernel, which leaves nothing but states.
 SelectiveScanShared shared_layout(const SelectiveScanSize& size, const SelectiveScanGpuPlan& plan,

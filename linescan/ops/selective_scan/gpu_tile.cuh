@@ -69,6 +69,14 @@ __device__ __forceinline__ void for_fours_backwards(const Function& f) {
   for (int i = kGpuItems - 4; i >= 0; i -= 4) f(i);
 }
 
+// A lane's items of an array in shared memory.
+__device__ __forceinline__ void read_steps(const float* from, float (&x)[kGpuItems]) {
+  for_fours([&](int i) {
+    const float4 four = *reinterpret_cast<const float4*>(from + i);
+    x[i] = four.x, x[i + 1] = four.y, x[i + 2] = four.z, x[i + 3] = four.w;
+  });
+}
+
 // What a thread works on: its row of the problem, its segment of every tile, and its share of the
 // states: share, share + shares, ..
 template <int kSegments>

@@ -1,7 +1,7 @@
 // Selective scan on the GPU with several states, backward, for sequences that lie along the length. A
 // block has 32 rows, a lane each in every warp; the warps divide the states, and each prepares and
-// finishes some of a tile's steps for all of them. A first kernel walks the tiles in order and leaves
-// the states at their starts; the second walks them from the last one to the first.
+// finishes some of a tile's steps for all of them. A first kernel (state_lanes_forward.cu) leaves the states
+// at the starts of the tiles; this one walks them from the last one to the first.
 //
 //   Equations and shapes as in backward.cu.
 //
@@ -12,8 +12,8 @@
 
 #include "linescan/ops/device_code/softplus.cuh"
 #include "linescan/ops/selective_scan/gpu_carries.cuh"
+#include "linescan/ops/selective_scan/gpu_factor_batch.cuh"
 #include "linescan/ops/selective_scan/gpu_factors.cuh"
-#include "linescan/ops/selective_scan/gpu_items.cuh"
 #include "linescan/ops/selective_scan/gpu_row_steps.cuh"
 #include "linescan/ops/selective_scan/gpu_write.cuh"
 
@@ -22,6 +22,8 @@ namespace {
 
 constexpr int kMaxThreads = 192;
 constexpr int kQuads = kGpuItems / 4;
+template <typename T>
+using Factors = FactorBatch<T, true, 1, 2 * kGpuItems>;
 
 // What a state needs before its steps can begin; loaded while the state before it is at work.
 struct Ahead {
@@ -34,36 +36,7 @@ __device__ __forceinline__ unsigned char* address_of(const GpuSequence& q, const
   return q.data + place.item * q.batch + place.channel * q.channel + t * q.step;
 }
 
-// B, and C if kBoth, of a warp's next states at a tile's steps: a lane brings half of the steps of one.
-template <typename T, bool kBoth>
-struct FactorBatch {
-  static constexpr int kLanes = kBoth ? 4 : 2;  // of a state
-  static constexpr int kStates = kGpuWarp / kLanes;
-  static constexpr int kFloats = kGpuItems * (kBoth ? 2 : 1);  // of a state
-  static_assert(kStates * kFloats == kManyBatchFloats);
-  GpuRawItems<T, kGpuItems / 2> items;
-
-  __device__ __forceinline__ FactorBatch(const SelectiveScanGpuArguments& args,
-                                         const GpuPlace<1>& place, int tile, int first) {
-    const int n = first + place.lane / kLanes * args.shares;
-    const GpuFactor& f = args.factors[kBoth ? place.lane / 2 % 2 : 0];
-    const int64_t start = int64_t{tile} * kGpuItems + place.lane % 2 * (kGpuItems / 2);
-    const int64_t rest = n < args.states ? args.length - start : 0;
-    items = load_items<T, kGpuItems / 2>(
-        f.data + place.item * f.batch + place.group * f.group + n * f.state + start * f.step,
-        f.step, f.unit, static_cast<int>(max(int64_t{0}, min(rest, int64_t{kGpuItems / 2}))));
-  }
-  // to[state, B and C, step]
-  __device__ __forceinline__ void unpack(float* to, int lane) const {
-    to += lane * (kGpuItems / 2);
-#pragma unroll
-    for (int i = 0; i < kGpuItems / 2; i += 4)
-      *reinterpret_cast<float4*>(to + i) =
-          make_float4(items[i], items[i + 1], items[i + 2], items[i + 3]);
-  }
-};
-
-// What both kernels do first for some steps of a tile: dt and dt u, for all of the block's warps.
+// Some steps of a tile: dt and dt u, for all of the block's warps.
 struct Quad {
   int64_t t;
   int count;  // steps that exist
@@ -86,86 +59,6 @@ __device__ __forceinline__ void prepare_quad(const SelectiveScanGpuArguments& ar
   *reinterpret_cast<float4*>(to) = make_float4(dt[0], dt[1], dt[2], dt[3]);
   *reinterpret_cast<float4*>(to + kGpuExchange) =
       make_float4(dt[0] * u[0], dt[1] * u[1], dt[2] * u[2], dt[3] * u[3]);
-}
-
-// The lane's items of one of these arrays.
-__device__ __forceinline__ void read_steps(const float* from, float (&x)[kGpuItems]) {
-  for_fours([&](int i) {
-    const float4 four = *reinterpret_cast<const float4*>(from + i);
-    x[i] = four.x, x[i + 1] = four.y, x[i + 2] = four.z, x[i + 3] = four.w;
-  });
-}
-
-template <typename T>
-__global__ void __launch_bounds__(kMaxThreads, 2)
-    many_states_ahead(const __grid_constant__ SelectiveScanGpuArguments args) {
-  const GpuPlace<1> place(args);
-  const bool exists = place.exists();
-  unsigned char* shared = shared_memory();
-  float* steps = reinterpret_cast<float*>(shared + args.shared.sequence[0]);  // two tiles' dt, du
-  float* factors =
-      reinterpret_cast<float*>(shared + args.shared.factors) + place.warp * 2 * kManyBatchFloats;
-  float* carries = reinterpret_cast<float*>(shared + args.shared.carries) + place.lane;
-  for (int n = place.share; n < args.states; n += args.shares)
-    carries[n * kGpuWarp] =
-        args.initial_state && exists ? args.initial_state[place.states_at(args) + n] : 0;
-  const float bias = args.delta_bias && exists ? args.delta_bias[place.channel] : 0;
-  for (int tile = 0; tile + 1 < args.tiles; ++tile) {  // the last tile's states start nothing
-    FactorBatch<T, false> batch(args, place, tile, place.share);
-    float* own_steps = steps + tile % 2 * 2 * kGpuExchange + place.lane * kGpuSegmentPitch;
-    for (int i = place.warp; i < kQuads; i += args.warps)
-      prepare_quad<T>(args, place, {int64_t{tile} * kGpuItems + 4 * i, exists ? 4 : 0}, bias,
-                      own_steps + 4 * i);
-    __syncthreads();
-
-    float dt[kGpuItems], du[kGpuItems];
-    read_steps(own_steps, dt), read_steps(own_steps + kGpuExchange, du);
-    const int64_t step = int64_t{args.shares} * args.channels;
-    const float* ahead_A = args.rates + int64_t{place.share} * args.channels + place.channel;
-    float* to = tile_state(args, place, tile + 1, place.share);
-    float* own_carry = carries + place.share * kGpuWarp;
-    float A[2] = {};
-    const auto look_ahead = [&](int n) {
-#pragma unroll
-      for (int k = 0; k < 2; ++k, ahead_A += step)
-        A[k] = n + k * args.shares < args.states && exists ? *ahead_A : 0;
-    };
-    look_ahead(place.share);
-    int parity = 0;
-    for (int first = place.share; first < args.states;
-         first += batch.kStates * args.shares, parity ^= 1) {
-      float* at = factors + parity * kManyBatchFloats;
-      batch.unpack(at, place.lane);
-      batch = FactorBatch<T, false>(args, place, tile, first + batch.kStates * args.shares);
-      __syncwarp();
-      const int end = min(args.states, first + batch.kStates * args.shares);
-      // Two of the warp's states at once: their chains hide each other's latency.
-#pragma unroll 1
-      for (int n = first; n < end; n += 2 * args.shares) {
-        const bool both = n + args.shares < end;
-        const float rate[2] = {A[0] * kLog2e, A[1] * kLog2e};
-        look_ahead(n + 2 * args.shares);
-        float h[2] = {own_carry[0], both ? own_carry[args.shares * kGpuWarp] : 0};
-        for_fours([&](int i) {
-          float B[2][4];
-#pragma unroll
-          for (int k = 0; k < 2; ++k)
-            *reinterpret_cast<float4*>(B[k]) =
-                *reinterpret_cast<const float4*>(at + k * batch.kFloats + i);
-#pragma unroll
-          for (int j = 0; j < 4; ++j)
-#pragma unroll
-            for (int k = 0; k < 2; ++k)
-              h[k] = fmaf(exp2_approx(dt[i + j] * rate[k]), h[k], du[i + j] * B[k][j]);
-        });
-        own_carry[0] = h[0];
-        if (both) own_carry[args.shares * kGpuWarp] = h[1];
-        if (exists) to[0] = h[0];
-        if (exists && both) to[step] = h[1];
-        own_carry += 2 * args.shares * kGpuWarp, to += 2 * step, at += 2 * batch.kFloats;
-      }
-    }
-  }
 }
 
 template <typename T, typename G>
@@ -205,7 +98,7 @@ __global__ void __launch_bounds__(kMaxThreads, 2)
   for (int tile = args.tiles - 1; tile >= 0; --tile) {
     const int64_t start = int64_t{tile} * kGpuItems;
     const int rest = static_cast<int>(min(args.length - start, int64_t{kGpuItems}));
-    FactorBatch<T, true> batch(args, place, tile, place.share);
+    Factors<T> batch(args, place, tile, place.share, args.shares);
     for (int quad = place.warp; quad < kQuads; quad += args.warps) {
       const int64_t t = start + 4 * quad;
       const int count = exists ? max(0, min(rest - 4 * quad, 4)) : 0;
@@ -250,7 +143,7 @@ __global__ void __launch_bounds__(kMaxThreads, 2)
          first += batch.kStates * args.shares, parity ^= 1) {
       float* at = factors + parity * kManyBatchFloats;
       batch.unpack(at, place.lane);
-      batch = FactorBatch<T, true>(args, place, tile, first + batch.kStates * args.shares);
+      batch = Factors<T>(args, place, tile, first + batch.kStates * args.shares, args.shares);
       __syncwarp();
       const int end = min(args.states, first + batch.kStates * args.shares);
 #pragma unroll 1
@@ -321,13 +214,6 @@ __global__ void __launch_bounds__(kMaxThreads, 2)
 }
 
 }  // namespace
-
-void launch_many_states_ahead(const SelectiveScanGpuArguments& args,
-                              const SelectiveScanGpuPlan& plan, GpuStream stream) {
-  dispatch_types(args.inputs[0].dtype, DType::kFloat32, [&]<typename T, typename G>() {
-    launch("selective_scan backward", many_states_ahead<T>, launch_shape(args, plan), stream, args);
-  });
-}
 
 void launch_many_states_backward(const SelectiveScanGpuArguments& args,
                                  const SelectiveScanGpuPlan& plan, DType out, GpuStream stream) {

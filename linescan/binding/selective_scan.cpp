@@ -62,16 +62,27 @@ Tensor with_groups(const Tensor& factor) {
   return factor.dim() == 3 ? factor.unsqueeze(1) : factor;
 }
 
+// The operator wants parameters and states contiguous; anything else is made so.
+OptionalTensor contiguous(const OptionalTensor& tensor) {
+  return given(tensor) ? OptionalTensor(tensor->contiguous()) : std::nullopt;
+}
+
 // The tensors of a call, kept alive beside the views on them.
 struct Call {
-  Tensor B, C;
+  Tensor A, B, C;
+  OptionalTensor D, delta_bias, initial_state;
   SelectiveScanProblem problem;
 
-  Call(const Tensor& u, const Tensor& delta, const Tensor& A, const Tensor& B_in,
-       const Tensor& C_in, const OptionalTensor& D, const OptionalTensor& z,
-       const OptionalTensor& delta_bias, const OptionalTensor& initial_state, bool delta_softplus,
-       std::string_view op = kName, const char* state = "initial_state")
-      : B(with_groups(B_in)), C(with_groups(C_in)) {
+  Call(const Tensor& u, const Tensor& delta, const Tensor& A_in, const Tensor& B_in,
+       const Tensor& C_in, const OptionalTensor& D_in, const OptionalTensor& z,
+       const OptionalTensor& delta_bias_in, const OptionalTensor& initial_state_in,
+       bool delta_softplus, std::string_view op = kName, const char* state = "initial_state")
+      : A(A_in.contiguous()),
+        B(with_groups(B_in)),
+        C(with_groups(C_in)),
+        D(contiguous(D_in)),
+        delta_bias(contiguous(delta_bias_in)),
+        initial_state(contiguous(initial_state_in)) {
     const auto view = [&](const char* argument, const auto& tensor) {
       expect_devices(op, u.device(), {{argument, tensor}});
       return view_of(op, argument, tensor);
@@ -108,7 +119,7 @@ Call step_call(const Tensor& u, const Tensor& delta, const Tensor& A, const Tens
   Call call(in_time(u), in_time(delta), A, factor(B), factor(C), D,
             given(z) ? OptionalTensor(in_time(*z)) : std::nullopt, delta_bias, state,
             delta_softplus, kStepName, "state");
-  expect_own_places(kStepName, "state", call.problem.initial_state);
+  expect_own_places(kStepName, "state", view_of(kStepName, "state", state));
   call.problem.last_state = call.problem.initial_state;
   return call;
 }
@@ -207,13 +218,19 @@ Gradients9 empty_gradients(const Tensor& u, const Tensor& delta, const Tensor& A
                            const Tensor& C, const OptionalTensor& D, const OptionalTensor& z,
                            const OptionalTensor& delta_bias, const OptionalTensor& initial_state) {
   // Sums over the batch are written in row-major order; the others follow their inputs.
-  const auto contiguous = [&](const OptionalTensor& tensor) {
-    return tensor && tensor->defined() ? at::empty_symint(tensor->sym_sizes(), tensor->options())
-                                       : gradient_like(tensor, u);
+  const auto dense = [&](const OptionalTensor& tensor) {
+    return given(tensor) ? at::empty_symint(tensor->sym_sizes(), tensor->options())
+                         : gradient_like(tensor, u);
   };
-  return {gradient_like(u, u), gradient_like(delta, u), contiguous(A),
-          contiguous(B),       contiguous(C),           contiguous(D),
-          gradient_like(z, u), contiguous(delta_bias),  contiguous(initial_state)};
+  return {gradient_like(u, u),
+          gradient_like(delta, u),
+          dense(A),
+          dense(B),
+          dense(C),
+          dense(D),
+          gradient_like(z, u),
+          dense(delta_bias),
+          dense(initial_state)};
 }
 
 Gradients9 backward_device(const OptionalTensor& grad_out, const OptionalTensor& grad_last_state,
@@ -228,13 +245,14 @@ Gradients9 backward_device(const OptionalTensor& grad_out, const OptionalTensor&
   auto results = empty_gradients(u, delta, A, B, C, D, z, delta_bias, initial_state);
   auto& [gu, gdelta, gA, gB, gC, gD, gz, gbias, ginitial] = results;
   const Tensor gB_groups = with_groups(gB), gC_groups = with_groups(gC);
+  const OptionalTensor upstream_state = contiguous(grad_last_state);
   const auto wanted = [](const TensorView& input, const Tensor& gradient) {
     return input ? view_of(kName, "gradient", gradient) : TensorView{};
   };
   const SelectiveScanProblem& p = call.problem;
   const SelectiveScanGradients gradients{
       .out = view_of(kName, "grad_out", grad_out),
-      .last_state = view_of(kName, "grad_last_state", grad_last_state),
+      .last_state = view_of(kName, "grad_last_state", upstream_state),
       .u = wanted(p.u, gu),
       .delta = wanted(p.delta, gdelta),
       .A = wanted(p.A, gA),
@@ -256,6 +274,7 @@ Tensor step_device(const Tensor& u, const Tensor& delta, const Tensor& A, const 
   const Tensor out_in_time = out.unsqueeze(-1);
   call.problem.out = view_of(kName, "out", out_in_time);
   run_forward(call.problem, u);
+  if (!state.is_contiguous()) state.copy_(*call.initial_state);
   return out;
 }
 

@@ -58,9 +58,9 @@ struct Problem {
 
   Problem(const Tensor& x, const Tensor& projection, const Tensor& weight, const Tensor& bias,
           const Tensor& A_log, const Tensor& D_in, at::IntArrayRef codes)
-      : A(at::exp(A_log).neg()),
-        D(D_in),
-        dt_bias(bias.flatten()),
+      : A(at::exp(A_log.contiguous()).neg()),
+        D(D_in.contiguous()),
+        dt_bias(bias.flatten().contiguous()),
         order(pixels_of_steps(codes, x.size(2), x.size(3), x)),
         channels(x.size(1)),
         pixels(x.size(2) * x.size(3)),

@@ -25,6 +25,17 @@ inline void expect_dtype(std::string_view op, std::string_view argument, const T
                                name_of(tensor.dtype), name_of(expected), why);
 }
 
+// For tensors whose elements follow each other in row-major order.
+inline void expect_contiguous(std::string_view op, std::string_view argument,
+                              const TensorView& tensor) {
+  const Shape expected = contiguous_strides(tensor.shape);
+  for (int dim = 0; dim < tensor.shape.rank(); ++dim)
+    if (tensor.shape[dim] > 1 && tensor.strides[dim] != expected[dim] &&
+        tensor.shape.elements() > 0)
+      throw_error<InvalidArgument>("{}: {} has strides {}, expected {} (contiguous)", op, argument,
+                                   to_string(tensor.strides), to_string(expected));
+}
+
 // For tensors that are written to after they were read: every element has a place of its own. The
 // strides have to show it, each reaching beyond everything that the smaller ones span.
 inline void expect_own_places(std::string_view op, std::string_view argument,

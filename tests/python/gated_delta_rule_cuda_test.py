@@ -40,6 +40,38 @@ def test_agrees_with_the_cpu_in_double(case, dtype, tolerance):
         assert ((a.cpu().double() - b).abs().max() / scale).item() < tolerance
 
 
+# Batches of every kind of kernel; a sum's gradient is one number, expanded.
+@pytest.mark.parametrize("batch,length,heads,size", [(1, 200, 2, 64), (1, 200, 2, 128), (1, 130, 1, 256),
+                                                     (600, 32, 1, 32), (2, 3, 2, 16)])
+@pytest.mark.parametrize("v_first", [False, True])
+def test_gradients_may_be_expanded(batch, length, heads, size, v_first):
+    h = {"device": "cuda", "dtype": torch.bfloat16}
+    q, k, v = (torch.randn(batch, length, heads, size, **h) for _ in range(3))
+    g = -torch.rand(batch, length, heads, device="cuda")
+    beta = torch.rand(batch, length, heads, **h)
+    inputs = [t.requires_grad_() for t in (q, k, v, g, beta)]
+    results = ops.gated_delta_rule(*inputs, qk_l2norm=True, state_v_first=v_first)
+    expanded = torch.autograd.grad(results, inputs, retain_graph=True, grad_outputs=[
+        torch.ones((), device="cuda", dtype=t.dtype).expand(t.shape) for t in results])
+    dense = torch.autograd.grad(results, inputs, [torch.ones_like(t) for t in results])
+    for one, other in zip(expanded, dense):
+        assert torch.equal(one, other)
+
+
+def test_gradients_of_the_convolution_may_be_expanded():
+    x, weight = torch.randn(2, 70, 24, device="cuda"), torch.randn(24, 4, device="cuda")
+    state = torch.randn(2, 24, 3, device="cuda").transpose(0, 1).contiguous().transpose(0, 1)
+    inputs = [t.requires_grad_() for t in (x, weight, state)]
+    results = ops.causal_conv1d(x, weight, None, state)
+    expanded = torch.autograd.grad(results, inputs, retain_graph=True, grad_outputs=[
+        torch.ones((), device="cuda").expand(t.shape) for t in results])
+    dense = torch.autograd.grad(results, inputs, [torch.ones_like(t) for t in results])
+    for one, other in zip(expanded, dense):
+        assert torch.equal(one, other)
+    for one, other in zip(results, ops.causal_conv1d(x.cpu(), weight.cpu(), None, state.cpu())):
+        torch.testing.assert_close(one.cpu(), other, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("options", [dict(), dict(state_v_first=True, reverse=True, mode="chunk")])
 def test_states_kept_for_the_backward_pass_change_nothing_but_memory(options):
     h = {"device": "cuda", "dtype": torch.bfloat16}

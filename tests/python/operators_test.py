@@ -142,6 +142,40 @@ def test_gradients_may_lie_in_any_way(layout):
     torch.testing.assert_close(got, torch.autograd.grad(plain_ss2d(*planes), planes[:7], upstream))
 
 
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(
+    not torch.cuda.is_available(), reason="no GPU"))])
+@pytest.mark.parametrize("states", [1, 5])
+def test_parameters_and_states_may_lie_in_any_way(states, device):
+    """Transposed, strided and expanded: gradients of sums are expanded from one number."""
+    given = scan_inputs(states=states, dtype=torch.float32)
+    given = {name: value.detach().to(device).requires_grad_() if isinstance(value, torch.Tensor)
+             else value for name, value in given.items()}
+    scattered = dict(given)
+    for name in ("A", "D", "delta_bias", "initial_state"):
+        wide = torch.stack([given[name], given[name] + 1], -1)  # every second number is another's
+        scattered[name] = wide.transpose(0, -2).contiguous().transpose(0, -2)[..., 0]
+        assert not scattered[name].is_contiguous()
+    wanted = [value for value in given.values() if isinstance(value, torch.Tensor)]
+    for one, other in zip(*[[*results, *torch.autograd.grad(
+            results[0].square().sum() + results[1].sum(), wanted)]
+            for results in (ops.selective_scan(**given), ops.selective_scan(**scattered))]):
+        torch.testing.assert_close(one, other)
+    last = torch.autograd.grad(ops.selective_scan(**given)[1].sum(), wanted[0])[0]
+    ones = torch.ones_like(given["initial_state"])
+    torch.testing.assert_close(last, torch.autograd.grad(
+        ops.selective_scan(**given)[1], wanted[0], ones)[0])
+
+
+def test_a_step_writes_to_a_state_that_is_not_contiguous():
+    torch.manual_seed(2)
+    u, delta, B, C = torch.rand(2, 3), torch.rand(2, 3), torch.rand(2, 4), torch.rand(2, 4)
+    A, state = -torch.rand(3, 4), torch.rand(2, 4, 3)
+    one, other = state.transpose(1, 2), state.transpose(1, 2).contiguous()
+    outs = [ops.selective_scan_step(u, delta, A, B, C, state=s) for s in (one, other)]
+    torch.testing.assert_close(*outs)
+    torch.testing.assert_close(one, other)
+
+
 def test_gradient_of_the_last_state_alone():
     inputs = scan_inputs()
     wanted = (inputs["u"], inputs["initial_state"])

@@ -170,7 +170,8 @@ double cost(const Size& size, const Plan& plan, const Gpu& gpu) {
   if (plan.state_lanes) {
     const double rounds = real(ceil_div(size.states, 2 * plan.segments));
     const double chunks = real(ceil_div(size.states, kChunkStates));
-    const double tile = rounds * 190 + chunks * 115 + 450 / real(plan.segments) + 170;
+    const double tile =
+        rounds * 190 + chunks * 115 + 450 / real(plan.segments) + 100 + 28 * real(plan.segments);
     // Two chains a lane: half of the warps keep a scheduler as busy as in the other variants.
     return waves_begun * filled * real(plan.tiles) * tile /
            (4 * std::clamp(filled / 15, 0.01, 0.58));

@@ -87,6 +87,12 @@ void check(const SelectiveScanProblem& p, std::string_view op, std::string_view 
 }
 
 void check_gpu(const SelectiveScanProblem& p) {
+  for (const auto& [name, tensor] : {std::pair{"A", &p.A},
+                                     {"D", &p.D},
+                                     {"delta_bias", &p.delta_bias},
+                                     {"initial_state", &p.initial_state},
+                                     {"last_state", &p.last_state}})
+    if (*tensor) expect_contiguous(kName, name, *tensor);
   if (p.states) expect_shape(kName, "states", p.states, {gpu_kept_states(size_of(p))}, "[kept]");
   if (p.u.dtype == DType::kFloat64)
     throw_error<Unsupported>(

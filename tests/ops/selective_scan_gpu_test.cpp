@@ -258,8 +258,8 @@ TEST(SelectiveScanGpuPlans, AllForManyStatesAgreeWithReference) {
                               .out_dtype = out_dtype});
 }
 
-// Several chunks of states, a tile that is not whole, rows at odd addresses; with a gate forward only. Before
-// every backward plan, whatever its tiles, the first kernel with as many lanes.
+// Several chunks of states, a tile that is not whole, rows at odd addresses. The same lanes as first kernel of the
+// backward pass, before tiles of every length.
 TEST(SelectiveScanGpuPlans, LanesThatDivideStatesAgreeWithReference) {
   SKIP_WITHOUT_GPU;
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16})
@@ -268,7 +268,7 @@ TEST(SelectiveScanGpuPlans, LanesThatDivideStatesAgreeWithReference) {
                    .channels = 42,
                    .groups = 2,
                    .length = lanes == 4 ? 80 : 77,
-                   .states = lanes == 2 ? 7 : 37,
+                   .states = 37,
                    .dtype = dtype,
                    .gate = lanes == 8,
                    .initial = true,
@@ -279,19 +279,31 @@ TEST(SelectiveScanGpuPlans, LanesThatDivideStatesAgreeWithReference) {
       std::vector<SelectiveScanGpuPlan> ahead = legal_plans(size, Pass::kForward, test_gpu());
       std::erase_if(ahead, [&](const auto& p) { return !p.state_lanes || p.segments != lanes; });
       ASSERT_FALSE(ahead.empty());
-      for (const int64_t segments : {1, 8}) {
-        const auto all = legal_plans(size, Pass::kBackward, test_gpu());
-        const auto back = std::ranges::find_if(
-            all, [&](const auto& p) { return p.segments == segments && !p.state_lanes; });
+      const auto all = legal_plans(size, Pass::kBackward, test_gpu());
+      for (const int64_t segments : {1, 2, 8, 32}) {
+        const auto back =
+            std::ranges::find_if(all, [&](const auto& p) { return p.segments == segments; });
         ASSERT_NE(back, all.end());
         SelectiveScanGpuPlan other = *back;
-        EXPECT_GT(other.ahead_lanes, 0);
         other.ahead_lanes = lanes;
         Sample sample(c);
         run_on_gpu(sample, &ahead[segments == 1 ? 0 : ahead.size() - 1], &other);
         expect_right(sample, c);
       }
     }
+}
+
+// Lanes along the length are many where rows are few.
+TEST(SelectiveScanGpuPlanner, ComparesTheFirstKernels) {
+  SelectiveScanSize size{.batch = 8, .channels = 4096, .length = 2048, .states = 16};
+  size.dtype = DType::kBFloat16;
+  EXPECT_EQ(plan(size, Pass::kBackward, find_gpu("h100")).ahead_lanes, 2);
+  size.batch = 1, size.channels = 256, size.length = 16384;
+  EXPECT_EQ(plan(size, Pass::kBackward, find_gpu("h100")).ahead_lanes, 0);
+  size.batch = 8, size.channels = 2048, size.length = 2048, size.states = 64;
+  const SelectiveScanGpuPlan many = plan(size, Pass::kBackward, find_gpu("h100"));
+  EXPECT_TRUE(many.many_states);
+  EXPECT_GT(many.ahead_lanes, 0);  // it has no first kernel of its own
 }
 
 TEST(SelectiveScanGpuPlans, AllForChannelsLastAgreeWithReference) {

@@ -1,5 +1,5 @@
 // Selective scan on the GPU, backward. Walks a row's tiles from the last one to the first; a tile's
-// states are computed again from the state at its start (forward.cu has left it).
+// states are computed again from the state at its start, which a first kernel has left.
 //
 //   gh[t,n] = C[t,n] gy[t] + k[t+1,n]     k[t,n] = a[t,n] gh[t,n]     gy: of out, times silu(z)
 //   gB = gh dt u    gC = gy h             summed over the rows of a group

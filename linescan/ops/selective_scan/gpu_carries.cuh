@@ -65,7 +65,7 @@ __device__ __forceinline__ void fetch_states(const SelectiveScanGpuArguments& ar
   }
 }
 
-// The first kernel of the backward pass: fills args.tile_states (forward.cu).
+// The first kernel of the backward pass, of the plan's variant: fills args.tile_states (forward.cu).
 void launch_tile_states(const SelectiveScanGpuArguments& args, const SelectiveScanGpuPlan& plan,
                         GpuStream stream);
 

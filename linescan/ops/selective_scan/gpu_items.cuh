@@ -23,7 +23,7 @@ struct GpuRawItems {
   }
 };
 
-// Neighbouring items in accesses of kWords words, whose size `from` is a multiple of.
+// Neighbouring items in accesses of kWords words; `from` is a multiple of an access's size.
 template <typename T, int kCount, int kWords>
 __device__ __forceinline__ GpuRawItems<T, kCount> load_words(const unsigned char* from) {
   GpuRawItems<T, kCount> items;

@@ -137,24 +137,61 @@ bool fits(const Plan& plan, const Gpu& gpu) {
          plan.warps <= bounds_of(plan).warps;
 }
 
+double real(int64_t x) { return static_cast<double>(x); }
+double doublings(int64_t power) { return std::bit_width(static_cast<uint64_t>(power)) - 1; }
+
+// How a launch fills a multiprocessor.
+struct Filling {
+  double share;   // blocks over those that are resident at once
+  double filled;  // warps
+  double waves,
+      waves_begun;  // the latter: an incomplete wave costs a third of what it leaves empty
+};
+Filling filling_of(const Plan& plan, const Gpu& gpu) {
+  const double blocks = real(plan.grid) / real(gpu.multiprocessors);
+  const double resident = real(plan.blocks_per_multiprocessor), share = blocks / resident;
+  return {.share = share,
+          .filled = std::min(resident, std::ceil(blocks)) * real(plan.warps),
+          .waves = share < 4 ? std::ceil(share) : share + 0.5,
+          .waves_begun = share <= 1 ? 1 : share + 0.35 * (std::ceil(share) - share)};
+}
+
+// What is expected of a multiprocessor's schedulers: the share of cycles in which they issue. Lanes that
+// divide states have two chains each: half of the warps keep a scheduler as busy.
+double busy_of(const Plan& plan, double filled) {
+  if (plan.state_lanes) return std::clamp(filled / 15, 0.01, 0.58);
+  if (plan.one_state) return std::clamp(filled / 28, 0.01, 0.75);
+  return std::clamp(filled / 24, 0.01, 0.55);
+}
+
+// Expected cycles of a backward pass's first kernel with several states: with state_lanes, or as the general
+// variant goes.
+double first_kernel_cost(const Size& size, const Plan& plan, const Gpu& gpu) {
+  const Filling filling = filling_of(plan, gpu);
+  const double lanes = real(plan.segments);
+  double tile, waves = filling.waves;
+  if (plan.state_lanes) {
+    tile = real(ceil_div(size.states, 2 * plan.segments)) * 130 +
+           real(ceil_div(size.states, kChunkStates)) * 60 + 300 / lanes + 60 + 28 * lanes;
+    waves = filling.waves_begun;
+  } else {
+    const bool alone = plan.segments == 1;
+    const double states = real(ceil_div(size.states, plan.shares));
+    tile = kGpuItems * (26 + states * (alone ? 5.5 : 7.5)) + 200 +
+           states * (alone ? 15 : 30 + 6 * doublings(plan.segments));
+  }
+  return waves * filling.filled * real(plan.tiles) * tile / (4 * busy_of(plan, filling.filled));
+}
+
 // Expected cycles of one multiprocessor. Instructions of a warp are counted in the kernels; measured
 // on an H200, 2026-11-21: a scheduler with three or four warps issues in about every other cycle.
 double cost(const Size& size, const Plan& plan, const Gpu& gpu) {
-  const auto real = [](int64_t x) { return static_cast<double>(x); };
   const bool alone = plan.segments == 1, backward = plan.pass == Pass::kBackward;
-  const double steps = std::bit_width(static_cast<uint64_t>(plan.segments)) - 1;
-  const double blocks = real(plan.grid) / real(gpu.multiprocessors);
-  const double resident = real(plan.blocks_per_multiprocessor);
-  const double filled = std::min(resident, std::ceil(blocks)) * real(plan.warps);
-  const double waves =
-      blocks / resident < 4 ? std::ceil(blocks / resident) : blocks / resident + 0.5;
-  const double busy =
-      std::clamp(filled / (plan.one_state ? 28.0 : 24.0), 0.01, plan.one_state ? 0.75 : 0.55);
+  const double steps = doublings(plan.segments);
+  const auto [share, filled, waves, waves_begun] = filling_of(plan, gpu);
+  const double busy = busy_of(plan, filled);
   const double extra_bytes = backward ? 8.0 * real(workspace_layout(size, plan).floats) : 0;
   const double extra = extra_bytes / (16.0 * real(gpu.multiprocessors));
-  // Of blocks that come one after another, an incomplete wave costs a third of what it leaves empty.
-  const double share = blocks / resident;
-  const double waves_begun = share <= 1 ? 1 : share + 0.35 * (std::ceil(share) - share);
   if (plan.one_state) {
     // Fitted to the times of all plans for four rows of the published table: blocks that start together wait
     // for memory together.
@@ -172,9 +209,7 @@ double cost(const Size& size, const Plan& plan, const Gpu& gpu) {
     const double chunks = real(ceil_div(size.states, kChunkStates));
     const double tile =
         rounds * 190 + chunks * 115 + 450 / real(plan.segments) + 100 + 28 * real(plan.segments);
-    // Two chains a lane: half of the warps keep a scheduler as busy as in the other variants.
-    return waves_begun * filled * real(plan.tiles) * tile /
-           (4 * std::clamp(filled / 15, 0.01, 0.58));
+    return waves_begun * filled * real(plan.tiles) * tile / (4 * busy);
   }
   if (plan.many_states) {  // both kernels, and waiting at a tile's ends
     const double states = real(ceil_div(size.states, plan.shares));
@@ -220,17 +255,20 @@ double cost(const Size& size, const Plan& plan, const Gpu& gpu) {
   return slices * (waves * filled * warp / (4 * busy) + extra);
 }
 
-// Lanes of the first kernel of a backward pass with several states; 0: it goes like the second one.
-int64_t ahead_lanes_of(const Size& size, const Gpu& gpu) {
-  if (!may_be_state_lanes(size)) return 0;
-  int64_t best = 0;
-  double least = 0;
+// The best first kernel with state_lanes for a backward pass: its lanes, 0 if none runs, and its cost.
+struct Ahead {
+  int64_t lanes = 0;
+  double cost = 0;
+};
+Ahead best_ahead(const Size& size, const Gpu& gpu) {
+  Ahead best;
+  if (!may_be_state_lanes(size)) return best;
   for (int64_t lanes = 2; lanes <= kStateLanesMost; lanes *= 2) {
-    Plan ahead = state_lanes_plan(lanes, kStateLanesMaxWarps);
-    fill(size, gpu, ahead);
-    if (!fits(ahead, gpu)) continue;
-    const double time = cost(size, ahead, gpu);
-    if (best == 0 || time < least) best = lanes, least = time;
+    Plan plan = state_lanes_plan(lanes, kStateLanesMaxWarps);
+    fill(size, gpu, plan);
+    if (!fits(plan, gpu)) continue;
+    const double cost = first_kernel_cost(size, plan, gpu);
+    if (best.lanes == 0 || cost < best.cost) best = {lanes, cost};
   }
   return best;
 }
@@ -372,13 +410,14 @@ std::vector<SelectiveScanGpuPlan> legal_plans(const SelectiveScanSize& size, Pas
   // What a problem costs at least does not depend on the device.
   const SelectiveScanPlan least = plan(size, pass, 1);
   std::vector<Plan> plans;
-  const int64_t ahead_lanes = pass == Pass::kBackward ? ahead_lanes_of(size, gpu) : 0;
+  const Ahead ahead = pass == Pass::kBackward ? best_ahead(size, gpu) : Ahead{};
   const auto consider = [&](Plan& candidate) {
     fill(size, gpu, candidate);
     if (!fits(candidate, gpu)) return;
-    candidate.ahead_lanes = ahead_lanes;
-    if (candidate.many_states && candidate.ahead_lanes == 0)
-      return;  // it has no first kernel of its own
+    // The many-states variant has no first kernel of its own.
+    if (candidate.many_states && ahead.lanes == 0) return;
+    if (candidate.many_states || ahead.cost <= first_kernel_cost(size, candidate, gpu))
+      candidate.ahead_lanes = ahead.lanes;
     candidate.workspace_bytes = 4 * workspace_layout(size, candidate).floats;
     candidate.bytes = least.bytes;
     candidate.exponentials = least.exponentials;

@@ -39,9 +39,9 @@ inline constexpr int kManyBatchFloats = 16 * kGpuItems;
 inline constexpr int kStateLanesMost = 8;
 inline constexpr int kStateLanesMaxWarps = 4;
 inline constexpr int kStateLanesWarps = 16;
-// The variant for several states and channels side by side: states whose B and C are in shared memory at
-// once, floats from one state's B and C, and from its sums, to the next one's, elements of B and C that
-// a thread brings ahead of their tile, and warps of a block.
+// That variant and the one for several states and channels side by side: states whose B and C are in shared
+// memory at once, floats from one state's B and C to the next one's; the latter alone: floats from one state's
+// sums to the next one's, elements of B and C that a thread brings ahead of their tile, and warps of a block.
 inline constexpr int kChunkStates = 16;
 inline constexpr int kChunkPitch = 2 * kGpuItems + 4;
 inline constexpr int kSumPitch = 2 * kGpuItems + 1;
@@ -50,7 +50,8 @@ inline constexpr int kChannelsLastMaxWarps = 6;
 
 // A row is one (batch, channel). A team of `shares` warps owns 32 / segments rows and walks them in
 // tiles of segments * kGpuItems steps: lane = (row, segment of the tile), the same in every warp of
-// the team; each of them meets every shares-th state. The rows of a block share batch and group,
+// the team; each of them meets every shares-th state. With state_lanes a tile is kGpuItems steps, and a
+// lane's segment says which states are its own. The rows of a block share batch and group,
 // hence B and C, which are brought to shared memory for state_tile states at a time.
 struct SelectiveScanGpuPlan {
   static constexpr const char* kOperator = "selective_scan";
@@ -101,7 +102,9 @@ struct SelectiveScanShared {
   int64_t sequence[4] = {-1, -1, -1, -1};  // u, delta, z, gradient of out: [2, teams, stage]
   int64_t stage[4] = {};                   // bytes of one team's tile of it
   int64_t exchange = 0;  // [warps, one or two, kGpuExchange] floats: what lanes give each other
-  int64_t factors = 0;   // [2, B and C, state_tile, segments * kGpuSegmentPitch] floats
+  // [2, B and C, state_tile, segments * kGpuSegmentPitch] floats; state_lanes: [warps, 2, kChunkStates,
+  // kChunkPitch].
+  int64_t factors = 0;
   int64_t arrivals = 0;  // of B and C: 16 bytes a thread, one after another
   int64_t arrival_slots = 0;
   // Backward: [teams, B and C, state_tile, segments * kGpuSegmentPitch]; for channels_last
@@ -110,8 +113,9 @@ struct SelectiveScanShared {
   // channels_last, backward: [warps, kGpuExchange] floats: gradient of out. state_lanes: [warps, dt and dt u,
   // rows of a warp, kGpuSegmentPitch].
   int64_t items = -1;
-  int64_t states = -1;   // backward: [2, state_tile, rows] floats: states at the tile's start
-  int64_t carries = -1;  // [arrays, states, rows] floats
+  int64_t states = -1;  // backward: [2, state_tile, rows] floats: states at the tile's start
+  // [arrays, states, rows] floats; state_lanes: [warps, slots, lanes] pairs.
+  int64_t carries = -1;
   int64_t bytes = 0;
 };
 // Floats from one segment's items to the next segment's: 80 bytes apart, lanes that read 16 bytes
@@ -123,7 +127,8 @@ constexpr int exchange_floats(int64_t shares) {
   return shares > 1 ? 2 * kGpuExchange : kGpuExchange;
 }
 
-// What the backward pass's first kernel runs with: the plan, or one with state_lanes.
+// What the backward pass's first kernel is launched with: the plan, or one with state_lanes. What the plan says
+// of grid, shared memory and occupancy is still that of the second kernel.
 SelectiveScanGpuPlan ahead_plan(const SelectiveScanSize& size, const SelectiveScanGpuPlan& plan);
 
 // `states_only`: of the backward pass's first kernel, which leaves nothing but states.

@@ -91,7 +91,7 @@ class StateLanesMemory {
   __device__ __forceinline__ float* steps(int which) const {
     return row_steps(which) + segment_ * kOwn;
   }
-  // The sums over the row's lanes of x, of the lane's own steps. Holds for the warp what a barrier holds.
+  // The sums over the row's lanes of x, of the lane's own steps. Contains a __syncwarp.
   __device__ __forceinline__ void sum_over_lanes(const float (&x)[kGpuItems],
                                                  float (&sum)[kOwn]) const {
     give_own(x, exchange_ + lane_ * kGpuSegmentPitch);

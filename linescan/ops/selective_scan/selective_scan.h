@@ -66,7 +66,8 @@ void backward(const SelectiveScanProblem& problem, const SelectiveScanGradients&
 // The same on a GPU, for problems that check() and check_gpu() accept: every pointer, `workspace`'s
 // too (256-byte boundary), is memory of the current device. Work is put on the stream, nothing waits,
 // nothing is allocated, two runs give identical bits. `last_state` may be undefined here.
-// check_gpu throws Unsupported for float64 and for sizes that the kernels cannot count.
+// check_gpu throws Unsupported for float64 and for sizes that the kernels cannot count, InvalidArgument for P
+// tensors that are not contiguous; those among the gradients have to be as well, unasked.
 void check_gpu(const SelectiveScanProblem& problem);
 void forward(const SelectiveScanProblem& problem, const SelectiveScanGpuPlan& plan,
              std::byte* workspace, GpuStream stream);

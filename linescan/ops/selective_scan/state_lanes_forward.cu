@@ -90,7 +90,7 @@ __global__ void __launch_bounds__(kStateLanesMaxWarps* kGpuWarp,
     batch.unpack(memory.factors(parity), place.lane);
     [[maybe_unused]] const int own_count = count;
     count = count_of(tile + 1);
-    // Begun after all that waits for the loads before them: waiting is for all loads of a kind.
+    // Begun last: whoever waits for older loads would wait for these too.
     next_u = bring(u, args.inputs[0], count), next_delta = bring(delta, args.inputs[1], count);
 
     float dt[kGpuItems], du[kGpuItems], y[kGpuItems] = {};

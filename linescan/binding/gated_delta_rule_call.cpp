@@ -26,10 +26,6 @@ OptionalTensor with_contiguous_rows(const OptionalTensor& tensor) {
   return given(tensor) ? OptionalTensor(with_contiguous_rows(*tensor)) : std::nullopt;
 }
 
-OptionalTensor contiguous(const OptionalTensor& tensor) {
-  return given(tensor) ? OptionalTensor(tensor->contiguous()) : std::nullopt;
-}
-
 // int32 or int64 [count] as contiguous int64, where `expected` is.
 Tensor indices(std::string_view op, std::string_view argument, const Tensor& tensor,
                std::string_view meaning, c10::Device expected) {

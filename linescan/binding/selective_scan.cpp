@@ -62,12 +62,8 @@ Tensor with_groups(const Tensor& factor) {
   return factor.dim() == 3 ? factor.unsqueeze(1) : factor;
 }
 
-// The operator wants parameters and states contiguous; anything else is made so.
-OptionalTensor contiguous(const OptionalTensor& tensor) {
-  return given(tensor) ? OptionalTensor(tensor->contiguous()) : std::nullopt;
-}
-
-// The tensors of a call, kept alive beside the views on them.
+// The tensors of a call, kept alive beside the views on them. The operator wants parameters and states
+// contiguous; anything else is made so.
 struct Call {
   Tensor A, B, C;
   OptionalTensor D, delta_bias, initial_state;

@@ -43,6 +43,11 @@ inline std::optional<at::Tensor> optional(const at::Tensor& tensor) {
   return tensor.defined() ? std::optional(tensor) : std::nullopt;
 }
 
+// The same, contiguous.
+inline std::optional<at::Tensor> contiguous(const std::optional<at::Tensor>& tensor) {
+  return given(tensor) ? std::optional(tensor->contiguous()) : std::nullopt;
+}
+
 // Whether autograd, backward or forward, has to see a call with these tensors; they may be undefined.
 bool is_differentiated(std::initializer_list<at::Tensor> tensors);
 

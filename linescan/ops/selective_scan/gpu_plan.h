@@ -68,10 +68,9 @@ struct SelectiveScanGpuPlan {
   int64_t rows = 0;            // of a block
   int64_t blocks = 0;  // of a (batch, group); backward: parts that the sums for B, C come in
   int64_t state_tile = 0;
-  int64_t tiles = 0;  // of a row
-  int64_t slice = 0;  // batch items that one launch works through
-  int64_t ahead_lanes =
-      0;  // backward: of a first kernel with state_lanes; 0: it goes like the second
+  int64_t tiles = 0;        // of a row
+  int64_t slice = 0;        // batch items that one launch works through
+  int64_t ahead_lanes = 0;  // backward: a first kernel with state_lanes has them; 0: there is none
   bool shared_carries = false;  // what rows hand from tile to tile: shared memory, or workspace
 
   int64_t grid = 0, block = 0;  // of the largest launch

@@ -4,6 +4,7 @@
 
 #include "linescan/ops/selective_scan/gpu_items.cuh"
 #include "linescan/ops/selective_scan/gpu_tile.cuh"
+#include "linescan/ops/selective_scan/gpu_write.cuh"
 
 namespace linescan {
 
@@ -94,7 +95,7 @@ class StateLanesMemory {
   // The sums over the row's lanes of x, of the lane's own steps. Contains a __syncwarp.
   __device__ __forceinline__ void sum_over_lanes(const float (&x)[kGpuItems],
                                                  float (&sum)[kOwn]) const {
-    give_own(x, exchange_ + lane_ * kGpuSegmentPitch);
+    give_items(x, exchange_, lane_);
     __syncwarp();
     const float* from = exchange_ + (lane_ - segment_) * kGpuSegmentPitch + segment_ * kOwn;
     constexpr int kWide = kOwn < 4 ? kOwn : 4;

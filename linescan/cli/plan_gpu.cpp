@@ -74,12 +74,16 @@ GatedDeltaRuleGpuPlan plan(const PlainRule& rule, Pass pass, const Gpu& gpu) {
 }
 
 json own_fields(const GatedDeltaRuleGpuPlan& plan) {
-  json document = {{"mode", name_of(plan.mode)},  {"chunk", plan.chunk},
-                   {"chunks", plan.chunks},       {"column_warps", plan.column_warps},
-                   {"key_warps", plan.key_warps}, {"column_parts", plan.column_parts},
-                   {"stages", plan.stages},       {"multiplications", plan.multiplications}};
+  json document = {{"mode", name_of(plan.mode)},    {"chunk", plan.chunk},
+                   {"chunks", plan.chunks},         {"column_warps", plan.column_warps},
+                   {"key_warps", plan.key_warps},   {"column_parts", plan.column_parts},
+                   {"stages", plan.stages},         {"multiplications", plan.multiplications},
+                   {"pieces", plan.pieces},         {"piece_tokens", plan.piece.tokens},
+                   {"segment", plan.piece.segment}, {"split", plan.piece.split}};
   for (const auto& [name, launch] : {std::pair{"records", plan.records},
                                      {"scan", plan.scan},
+                                     {"segments_alone", plan.ends},
+                                     {"chain", plan.chain},
                                      {"reverse_scan", plan.reverse_scan},
                                      {"gradients", plan.gradients}})
     if (launch.grid > 0)

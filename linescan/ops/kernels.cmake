@@ -17,6 +17,7 @@ set(LINESCAN_KERNELS
   ops/gated_delta_rule/passes.cu
   ops/gated_delta_rule/recurrence.cu
   ops/gated_delta_rule/reverse_scan.cu
+  ops/gated_delta_rule/segment_chain.cu
   ops/gated_delta_rule/sequence_backward.cu
   ops/gated_delta_rule/sequence_forward.cu
   ops/layer_norm/backward.cu

@@ -27,6 +27,7 @@ struct Twist {
   int64_t largest_grid = kLargestGrid;
   bool upstream = true;            // whether there is a gradient of o
   GatedDeltaRulePiece piece = {};  // of a backward pass, with states that the forward pass keeps
+  bool keep = true;                // without, only the forward pass knows the piece
 };
 
 // check, plan, forward and backward in a workspace full of NaN, or another filling; results come back to
@@ -73,13 +74,16 @@ inline void run(GatedDeltaRuleSample& s, int filling = 0xFF, const Gpu& planned_
   GatedDeltaRulePiece piece = gpu_piece(size_of(problem), problem.packed);
   if (twist.piece.batch > 0) {
     piece = twist.piece;
+  }
+  if (twist.piece.batch > 0 && twist.keep) {
     states = SampleTensor({gpu_kept_states(size_of(problem), piece)}, DType::kFloat32);
     problem.states = gpu.take(states);
   }
   const GatedDeltaRuleSize size = size_of(problem);
   for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
     auto how = plan(size, problem.packed, pass, planned_for, piece);
-    for (DeltaLaunch* launch : {&how.records, &how.scan, &how.reverse_scan, &how.gradients})
+    for (DeltaLaunch* launch :
+         {&how.records, &how.scan, &how.reverse_scan, &how.gradients, &how.ends, &how.chain})
       launch->grid = std::min(launch->grid, twist.largest_grid);
     GpuWorkspace workspace(how.workspace_bytes, filling);
     if (pass == Pass::kForward)

@@ -83,6 +83,93 @@ TEST(GatedDeltaRuleGpuPieces, AgreeWithReference) {
   }
 }
 
+// Few long sequences: segments walk side by side from states that a chain over their own walks has found.
+class GatedDeltaRuleGpuSplit : public ::testing::TestWithParam<Case> {};
+
+TEST_P(GatedDeltaRuleGpuSplit, AgreesWithReference) {
+  if (!have_gpu()) GTEST_SKIP() << "no GPU: " << why_no_gpu();
+  Case c = GetParam();
+  c.mode = Mode::kChunk;
+  const GatedDeltaRulePiece whole = {c.batch, c.length, 64, true};
+  const GatedDeltaRulePiece parts = {1, 192, 64, true}, two = {c.batch, c.length, 192, true};
+  const Gpu& ampere = find_gpu("a100");
+  struct Way {
+    Twist twist;
+    const Gpu& gpu;
+  };
+  for (const auto& [twist, gpu] :
+       {Way{{.piece = whole}, test_gpu()}, Way{{.piece = whole}, ampere},
+        Way{{.largest_grid = 3, .piece = parts}, test_gpu()},
+        Way{{.piece = whole, .keep = false}, test_gpu()}, Way{{.piece = two}, ampere}}) {
+    SCOPED_TRACE(twist.piece.tokens);
+    SCOPED_TRACE(gpu.name);
+    GatedDeltaRuleSample sample(c);
+    GatedDeltaRuleSize size = size_of(sample.problem);
+    EXPECT_GT(plan(size, false, Pass::kForward, gpu, twist.piece).ends.grid, 0);
+    size.kept_states = true;
+    EXPECT_GT(plan(size, false, Pass::kBackward, gpu, twist.piece).ends.grid, 0);
+    run(sample, 0xFF, gpu, twist);
+    expect_passed(sample.judge(gated_delta_rule_gpu_bound(c.dtype)));
+  }
+}
+
+TEST_P(GatedDeltaRuleGpuSplit, RepeatsBitByBit) {
+  if (!have_gpu()) GTEST_SKIP() << "no GPU: " << why_no_gpu();
+  Case c = GetParam();
+  c.mode = Mode::kChunk;
+  const GatedDeltaRulePiece piece = {c.batch, c.length, 64, true};
+  GatedDeltaRuleSample one(c), two(c);
+  run(one, 0xFF, test_gpu(), {.piece = piece});
+  run(two, 1, test_gpu(), {.largest_grid = 1, .piece = piece});
+  expect_same_bits(one, two);
+}
+
+INSTANTIATE_TEST_SUITE_P(Sizes, GatedDeltaRuleGpuSplit,
+                         ::testing::Values(Case{.batch = 2,
+                                                .length = 300,
+                                                .heads = 1,
+                                                .value_heads = 2,
+                                                .K = 40,
+                                                .V = 33,
+                                                .dtype = kBf16,
+                                                .initial = true,
+                                                .gate = true,
+                                                .gate_bias = true},
+                                           Case{.batch = 1,
+                                                .length = 260,
+                                                .heads = 2,
+                                                .value_heads = 2,
+                                                .K = 128,
+                                                .V = 70,
+                                                .dtype = kBf16,
+                                                .reverse = true,
+                                                .v_first = true},
+                                           Case{.batch = 1,
+                                                .length = 320,
+                                                .heads = 1,
+                                                .value_heads = 1,
+                                                .K = 130,
+                                                .V = 40,
+                                                .dtype = kFp16,
+                                                .initial = true},
+                                           Case{.batch = 2,
+                                                .length = 257,
+                                                .heads = 1,
+                                                .value_heads = 1,
+                                                .K = 20,
+                                                .V = 40,
+                                                .reverse = true,
+                                                .initial = true,
+                                                .v_first = true},
+                                           Case{.batch = 1,
+                                                .length = 256,
+                                                .heads = 1,
+                                                .value_heads = 1,
+                                                .K = 300,
+                                                .V = 17,
+                                                .dtype = kBf16,
+                                                .initial = true}));
+
 TEST(GatedDeltaRuleGpuPieces, AreChosenByTheProblemAlone) {
   GatedDeltaRuleSize size{.batch = 8,
                           .sequences = 8,
@@ -111,6 +198,16 @@ TEST(GatedDeltaRuleGpuPieces, AreChosenByTheProblemAlone) {
   size.mode = Mode::kRecurrent;
   EXPECT_EQ(kept(false), 0);
   size.mode = Mode::kChunk;
+  GatedDeltaRuleSize few = size;  // heads: transitions of six segments are kept as well
+  few.heads = 2;
+  few.value_heads = 8;
+  EXPECT_EQ(gpu_piece(few, false), (GatedDeltaRulePiece{1, 8192, 1024, true}));
+  EXPECT_EQ(gpu_kept_states(few, gpu_piece(few, false)), (7 + 6) * 8 * 128 * 128);
+  few.kept_states = true;
+  EXPECT_TRUE(plan(few, false, Pass::kBackward, gpu).piece.split);
+  EXPECT_FALSE(plan(few, false, Pass::kBackward, find_gpu("orin")).piece.split);
+  few.kept_states = false;
+  EXPECT_FALSE(plan(few, false, Pass::kBackward, gpu).piece.split);
   size.value_heads = 0;
   EXPECT_EQ(kept(false), 0);
   EXPECT_FALSE(plan(size, false, Pass::kBackward, gpu).warp_groups);  // gradients of q are zeros
@@ -158,7 +255,22 @@ TEST(GatedDeltaRuleGpuPlan, FillsTheDevice) {
                                .K = 128,
                                .V = 128,
                                .dtype = kBf16};
-  EXPECT_EQ(plan(few, false, Pass::kForward, gpu).scan.grid, 64);  // all of V's 16 columns apart
+  GatedDeltaRuleSize packed =
+      few;  // of lengths that only the device knows: all of V's 16 columns apart
+  EXPECT_EQ(plan(packed, true, Pass::kForward, gpu).scan.grid, 64);
+  // Segments of 26 of 128 chunks, two blocks each; alone, four without their ends and two for transitions of three.
+  const GatedDeltaRuleGpuPlan split = plan(few, false, Pass::kForward, find_gpu("h100"));
+  EXPECT_EQ(split.piece, (GatedDeltaRulePiece{1, 8192, 26 * 64, true}));
+  EXPECT_EQ(split.scan.grid, 8 * 5 * 2);
+  EXPECT_EQ(split.ends.grid, 8 * 4 * (2 + 2));
+  EXPECT_EQ(split.chain.grid, 8 * 128 / 8);
+  GatedDeltaRuleSize short_ones = few;
+  short_ones.length = 500;
+  EXPECT_FALSE(plan(short_ones, false, Pass::kForward, find_gpu("h100")).piece.split);
+  EXPECT_FALSE(plan(few, false, Pass::kForward, find_gpu("orin")).piece.split);  // is full
+  GatedDeltaRuleSize recurrent = few;
+  recurrent.mode = Mode::kRecurrent;
+  EXPECT_FALSE(plan(recurrent, false, Pass::kForward, find_gpu("h100")).piece.split);
   EXPECT_FALSE(plan(few, false, Pass::kForward, gpu).warp_groups);
   EXPECT_TRUE(plan(few, false, Pass::kForward, find_gpu("h100")).warp_groups);
   GatedDeltaRuleSize many = few;

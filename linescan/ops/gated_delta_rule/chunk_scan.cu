@@ -32,20 +32,22 @@ __global__ void __launch_bounds__(32 * kDeltaScanWarps) scan_kernel(DeltaScanArg
   const DeltaScanPlace place(cut, Tile::kOwn);
 
   for (int64_t item = blockIdx.x; item < cut.items; item += gridDim.x) {
-    const DeltaScanItem<kChunk> at(item, cut, args.sequences, in.value_heads);
+    const DeltaScanItem<kChunk> at(item, cut, args.sequences, in.value_heads, in.V, kKeys);
     const int key_head = at.head / in.group();
-    const int first_value = at.part * cut.block_values(), own_value = first_value + place.value;
-    const int values = in.V - first_value;  // from the block's first on
-    Sums<kOwn / 8> state;                   // S^T
-    if (place.computes) load_start(state, args, at, own_value, place.key);
+    const int own_value = at.first_column + place.value;
+    Sums<kOwn / 8> state;  // S^T
+    if (place.computes)
+      load_start(state, args.segments, at, args.initial, at.segment == 0, at.segment, own_value,
+                 place.key, in.K);
 
     const auto fetch = [&](int64_t number) {
       Tile tile(cut, number);
       const DeltaChunk chunk(at.walk, number * kChunk, kChunk);
       tile.fetch_keys(place.loaders, tile.k, chunk, in.k, key_head, in);
       if constexpr (kOutputs) tile.fetch_keys(place.loaders, tile.q, chunk, in.q, key_head, in);
-      load_tile(place.loaders, tile.v, tile.value_stride, chunk.rows(in.v, at.head) + first_value,
-                chunk.row_step(in.v), kChunk, chunk.tokens, cut.block_values(), values, in.vectors);
+      const T* const v = at.units ? nullptr : chunk.rows(in.v, at.head) + at.first_column;
+      load_tile(place.loaders, tile.v, tile.value_stride, v, chunk.row_step(in.v), kChunk,
+                v ? chunk.tokens : 0, cut.block_values(), at.columns - at.first_column, in.vectors);
       tile.fetch_record(place.loaders, args.records, at.row(number));
     };
     walk_chunks(at.chunks, cut.stages, false, place, fetch, [&](int64_t number) {
@@ -54,7 +56,7 @@ __global__ void __launch_bounds__(32 * kDeltaScanWarps) scan_kernel(DeltaScanArg
       FragmentA<T> left[kOwn / 16];
 #pragma unroll
       for (int k = 0; k < kOwn / 16; ++k) left[k] = operand<T>(state, k);
-      if constexpr (!kOutputs)
+      if (!kOutputs && args.states)
         keep_state(state, args.states + at.row(number) * cut.state_numbers(kKeys), own_value,
                    place.key, cut.padded_values, kKeys);
 
@@ -97,7 +99,7 @@ __global__ void __launch_bounds__(32 * kDeltaScanWarps) scan_kernel(DeltaScanArg
           store_tokens(chunk.rows(args.o, at.head), chunk.row_step(args.o), chunk.tokens, out,
                        own_value, in.V, args.pairs);
         }
-      } else if (place.key == 0) {
+      } else if (args.corrections && place.key == 0) {
         store_tokens(args.corrections + at.row(number) * cut.correction_numbers(kChunk),
                      cut.padded_values, kChunk, sums, own_value, cut.padded_values, true);
       }
@@ -105,15 +107,16 @@ __global__ void __launch_bounds__(32 * kDeltaScanWarps) scan_kernel(DeltaScanArg
       state = state.mapped([&](float x, int, int) { return decay * x; });
       multiply_columns(state, written, tile.k + place.key, Tile::kStride);
     });
-    if (kOutputs && place.computes)
-      store_state(state, args.final_state, at.sequence, at.head, own_value, place.key, in.V, in.K);
+    if ((kOutputs || !args.states) && place.computes)
+      store_end(state, args.segments, at, args.final_state, at.last, at.segment + 1, own_value,
+                place.key, in.K);
   }
 }
 
 }  // namespace
 
 void launch_delta_scan(const GatedDeltaRuleProblem& p, const GatedDeltaRuleGpuPlan& plan,
-                       std::byte* workspace, GpuStream stream) {
+                       const DeltaKept& kept, std::byte* workspace, GpuStream stream) {
   const bool outputs = plan.pass == Pass::kForward;
   dispatch_delta(p.q.dtype, plan.padded_keys, [&]<typename T, int kKeys>() {
     const bool v_first = p.inputs.state_v_first;
@@ -129,37 +132,46 @@ void launch_delta_scan(const GatedDeltaRuleProblem& p, const GatedDeltaRuleGpuPl
                              reinterpret_cast<T*>(workspace + plan.states_at),
                              reinterpret_cast<T*>(workspace + plan.corrections_at),
                              {}};
-    const auto launch_scan = [&] {
+    const auto launch_scan = [&](const DeltaScanArgs<T>& args, bool outputs,
+                                 const DeltaLaunch& shape) {
       if constexpr (sizeof(T) == 2) {
         if (plan.key_pair)
-          return launch_delta_group_pair_scan(args, outputs, shape_of(plan.scan), stream);
+          return launch_delta_group_pair_scan(args, outputs, shape_of(shape), stream);
         if (plan.warp_groups)
-          return launch_delta_group_scan(args, outputs, kKeys, shape_of(plan.scan), stream);
+          return launch_delta_group_scan(args, outputs, kKeys, shape_of(shape), stream);
       }
       launch("gated_delta_rule, scan",
-             outputs ? scan_kernel<T, kKeys, true> : scan_kernel<T, kKeys, false>,
-             shape_of(plan.scan), stream, args);
+             outputs ? scan_kernel<T, kKeys, true> : scan_kernel<T, kKeys, false>, shape_of(shape),
+             stream, args);
     };
-    const int64_t segments =
-        p.states ? (p.q.shape[1] + plan.piece.segment - 1) / plan.piece.segment : 1;
-    if (segments <= 1) return launch_scan();
-    const TensorView second =
-        contiguous_view(p.states.data, DType::kFloat32, gpu_state_shape(p, p.q.shape[0]));
-    args.kept = {delta_states(second, v_first), plan.kept_step};
+    const int64_t segments = kept.boundaries ? delta_segments(p, plan) : 1;
+    if (segments == 1) return launch_scan(args, outputs, plan.scan);
+    args.segments =
+        delta_segment_states(p, plan, kept.boundaries, plan.kept_step, kept.turned, workspace);
     args.sequences.segment = plan.piece.segment;
-    if (!outputs) {  // from states that are there
-      args.sequences.segments = segments;
-      args.cut.items *= segments;
-      return launch_scan();
+    // `count` of them at once, from one on.
+    const auto some_segments = [&](int64_t first, int64_t count, DeltaSegmentsAre are) {
+      DeltaScanArgs<T> some = args;
+      some.segments.are = are;
+      some.sequences.first_segment = first;
+      some.sequences.segments = count;
+      some.cut.items *= count;
+      return some;
+    };
+    if (outputs && !plan.piece.split) {
+      for (int64_t segment = 0; segment < segments; ++segment)
+        launch_scan(some_segments(segment, 1, DeltaSegmentsAre::kInTurn), true, plan.scan);
+      return;
     }
-    // One after the other, each leaves what the next one starts with.
-    const DeltaStates initial = args.initial, final_state = args.final_state;
-    for (int64_t segment = 0; segment < segments; ++segment) {
-      args.sequences.first_segment = segment;
-      args.initial = segment == 0 ? initial : args.kept.of_segment(segment);
-      args.final_state = segment + 1 == segments ? final_state : args.kept.of_segment(segment + 1);
-      launch_scan();
+    if (outputs) {
+      DeltaScanArgs<T> alone = some_segments(0, segments - 1, DeltaSegmentsAre::kAlone);
+      alone.cut.unit_parts = static_cast<int>(plan.unit_parts);
+      alone.cut.items += alone.cut.items / plan.column_parts * plan.unit_parts;
+      alone.states = alone.corrections = nullptr;
+      launch_scan(alone, false, plan.ends);
+      launch_delta_chain(p, plan, args.segments, segments - 1, stream);
     }
+    launch_scan(some_segments(0, segments, DeltaSegmentsAre::kSideBySide), outputs, plan.scan);
   });
 }
 

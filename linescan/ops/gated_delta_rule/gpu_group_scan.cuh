@@ -56,21 +56,20 @@ struct GroupScanSource {
   int keys, columns;
   bool vectors, v_vectors;
 
-  // Columns of V from first_value on.
   template <class Item>
   __device__ __forceinline__ GroupScanSource(const DeltaInputs<T>& in, const Item& at,
-                                             const DeltaRows<const T>& values, int first_value,
-                                             bool v_vectors, std::byte* records)
+                                             const DeltaRows<const T>& values, bool v_vectors,
+                                             std::byte* records)
       : length(at.walk.length),
         keys(in.K),
-        columns(in.V - first_value),
+        columns(at.columns - at.first_column),
         vectors(in.vectors),
         v_vectors(v_vectors) {
     const DeltaChunk first(at.walk, 0, 1);
     const int key_head = at.head / in.group();
     k = first.rows(in.k, key_head);
     q = first.rows(in.q, key_head);
-    v = values.data ? first.rows(values, at.head) + first_value : nullptr;
+    v = values.data && !at.units ? first.rows(values, at.head) + at.first_column : nullptr;
     k_step = first.row_step(in.k);
     q_step = first.row_step(in.q);
     v_step = first.row_step(values);

@@ -8,6 +8,14 @@
 
 namespace linescan {
 
+struct DeltaSegmentStates;  // gpu_scan.cuh
+
+// What a forward pass keeps of a problem, or of a piece of one: turned transitions from its second segment on, and states
+// from the end of its first one on (gpu_kept_states()). Null: nothing.
+struct DeltaKept {
+  float *turned = nullptr, *boundaries = nullptr;
+};
+
 // Sane bounds at the start of the workspace, if sequences are packed.
 void launch_delta_bounds(const GatedDeltaRuleProblem& problem, std::byte* workspace,
                          GpuStream stream);
@@ -15,11 +23,14 @@ void launch_delta_records(const GatedDeltaRuleProblem& problem, const GatedDelta
                           std::byte* workspace, GpuStream stream);
 // Outputs and final states; in a backward pass states and corrections u instead.
 void launch_delta_scan(const GatedDeltaRuleProblem& problem, const GatedDeltaRuleGpuPlan& plan,
-                       std::byte* workspace, GpuStream stream);
+                       const DeltaKept& kept, std::byte* workspace, GpuStream stream);
 void launch_delta_reverse_scan(const GatedDeltaRuleProblem& problem,
                                const GatedDeltaRuleGradients& gradients,
-                               const GatedDeltaRuleGpuPlan& plan, std::byte* workspace,
-                               GpuStream stream);
+                               const GatedDeltaRuleGpuPlan& plan, const DeltaKept& kept,
+                               std::byte* workspace, GpuStream stream);
+// States at so many boundaries of a sequence from what walks of segments alone left there; in a backward pass gradients.
+void launch_delta_chain(const GatedDeltaRuleProblem& problem, const GatedDeltaRuleGpuPlan& plan,
+                        const DeltaSegmentStates& segments, int64_t boundaries, GpuStream stream);
 void launch_delta_gradients(const GatedDeltaRuleProblem& problem,
                             const GatedDeltaRuleGradients& gradients,
                             const GatedDeltaRuleGpuPlan& plan, std::byte* workspace,
@@ -51,6 +62,12 @@ inline Shape gpu_state_shape(const GatedDeltaRuleProblem& p, int64_t sequences) 
   const int64_t K = p.q.shape[3], V = p.v.shape[3];
   const bool v_first = p.inputs.state_v_first;
   return {sequences, p.v.shape[2], v_first ? V : K, v_first ? K : V};
+}
+
+// Of a problem or a piece of one that is walked in segments.
+inline int64_t delta_segments(const GatedDeltaRuleProblem& p, const GatedDeltaRuleGpuPlan& plan) {
+  const int64_t segment = plan.piece.segment;
+  return segment > 0 ? max((p.q.shape[1] + segment - 1) / segment, int64_t{1}) : 1;
 }
 
 inline LaunchShape shape_of(const DeltaLaunch& launch) {

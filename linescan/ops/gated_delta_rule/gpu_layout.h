@@ -166,6 +166,14 @@ struct DeltaLayout {
     return kPairStages * group_scan_stage_bytes(outputs) + group_panel_bytes() + 2 * kPairPartBytes;
   }
 
+  // The chain of segments: eight columns of V a block; those of the state in front, and of every warp's part of the
+  // product with a transition.
+  static constexpr int kChainThreads = 256, kChainColumns = 8;
+  constexpr int64_t chain_bytes() const {
+    const int term_warps = kChainThreads / 32 / std::max(keys / 128, 1);
+    return int64_t{4} * (1 + term_warps) * keys * kChainColumns;
+  }
+
   // The recurrence: 32 columns of V a block, a column a lane; warps share the rows of the state.
   constexpr int recurrence_rows() const {
     return keys <= 32 ? 8 : keys == 64 ? 16 : keys <= 256 ? 32 : 64;

@@ -35,9 +35,15 @@ constexpr int64_t kWalkingBlocks = 2;
 // bytes is small enough. A segment has no fewer tokens; segments of a piece are no more.
 constexpr double kWorkspaceShare = 0.5;
 constexpr int64_t kSmallWorkspace = int64_t{64} << 20;
-constexpr int64_t kFewestSegmentTokens = 640, kMostSegments = 4;
+constexpr int64_t kFewestSegmentTokens = 640, kMostSegments = 8;
 // Blocks that a GPU works on at once: that of the larger ones. Pieces should not add waves of them.
 constexpr int64_t kBlocksAtOnce = 132;
+
+// What a split costs, in times that a block's walk needs for a chunk: the start and end of a walk; a chunk of one without
+// outputs; the chain, and each of its boundaries. A split that gains less than a tenth is not worth its rounding.
+constexpr double kWalkChunks = 6, kAloneChunk = 0.75, kChainChunks = 3, kBoundaryChunks = 1;
+constexpr double kSplitGain = 0.9;
+constexpr int64_t kMostSplitSegments = 32;
 
 // Widths of a scan's block, in warps of 16 columns, to choose from.
 constexpr int64_t kWidths[] = {4, 2, 1};
@@ -87,6 +93,57 @@ bool is_small(const GatedDeltaRuleSize& size) {
   return size.K <= DeltaLayout::kSequenceWidth && size.V <= DeltaLayout::kSequenceWidth;
 }
 
+int64_t segments_of(int64_t tokens, const GatedDeltaRulePiece& piece) {
+  return piece.segment > 0 ? std::max<int64_t>(ceil_div(tokens, piece.segment), 1) : 1;
+}
+
+// Chunks that a forward pass goes through one after the other, when `heads` sequences and value heads of so many chunks
+// are cut into segments and `at_once` blocks work at once.
+struct SplitCost {
+  int64_t heads, chunks, value_parts, key_parts, at_once;
+
+  int64_t waves(int64_t blocks) const { return ceil_div(blocks, at_once); }
+  double in_turn(int64_t segments) const {
+    return static_cast<double>(waves(heads * value_parts)) *
+           (static_cast<double>(chunks) + kWalkChunks * static_cast<double>(segments));
+  }
+  double split(int64_t segments) const {
+    if (segments == 1) return in_turn(1);
+    const int64_t alone =
+        waves(heads * (value_parts * (segments - 1) + key_parts * (segments - 2)));
+    const int64_t together = waves(heads * value_parts * segments);
+    const auto each = static_cast<double>(ceil_div(chunks, segments));
+    return static_cast<double>(alone) * (kAloneChunk * each + kWalkChunks) +
+           static_cast<double>(together) * (each + kWalkChunks) + kChainChunks +
+           kBoundaryChunks * static_cast<double>(segments);
+  }
+  bool pays(int64_t segments) const {
+    return segments > 1 && split(segments) < kSplitGain * in_turn(segments);
+  }
+};
+// By blocks of 64 columns.
+SplitCost split_cost(const GatedDeltaRuleSize& size, int64_t multiprocessors) {
+  constexpr int64_t kPanel = DeltaLayout::kPanel;
+  return {size.sequences * size.value_heads, ceil_div(size.length, kPanel),
+          ceil_div(size.V, kPanel), ceil_div(delta_padded_keys(size.K), kPanel), multiprocessors};
+}
+
+// How a forward pass that keeps nothing is split.
+GatedDeltaRulePiece best_split(const GatedDeltaRuleSize& size, const Gpu& gpu) {
+  GatedDeltaRulePiece best = {size.batch, size.length, size.length};
+  const SplitCost cost = split_cost(size, gpu.multiprocessors);
+  double least = kSplitGain * cost.in_turn(1);
+  for (int64_t segments = 2; segments <= std::min(kMostSplitSegments, cost.chunks); ++segments) {
+    const int64_t chunks = ceil_div(cost.chunks, segments);
+    // So many chunks may make fewer segments.
+    if (ceil_div(cost.chunks, chunks) != segments || cost.split(segments) >= least) continue;
+    least = cost.split(segments);
+    best.segment = chunks * DeltaLayout::kPanel;
+    best.split = true;
+  }
+  return best;
+}
+
 // Many sequences with small heads. Gradients of q and k are not added up between warps.
 bool walks_whole_sequences(const GatedDeltaRuleSize& size, Pass pass, const Gpu& gpu) {
   return size_of(size.dtype) == 2 && is_small(size) &&
@@ -113,9 +170,9 @@ void plan_whole_sequences(GatedDeltaRuleGpuPlan& plan, const GatedDeltaRuleSize&
   plan.parameter_sums_at = parts.reserve(2 * heads * 4);
 }
 
-// All at once, a problem or a piece of it.
+// All at once, a problem or a piece of it, of so many segments that are walked side by side.
 GatedDeltaRuleGpuPlan plan_piece(const GatedDeltaRuleSize& size, bool packed, Pass pass,
-                                 const Gpu& gpu) {
+                                 const Gpu& gpu, int64_t segments) {
   GatedDeltaRuleGpuPlan plan;
   plan.pass = pass;
   const int64_t number = size_of(size.dtype), sequences = size.sequences;
@@ -138,7 +195,7 @@ GatedDeltaRuleGpuPlan plan_piece(const GatedDeltaRuleSize& size, bool packed, Pa
   plan.bytes = times * (inputs + states) + number * rows * size.V;
   plan.multiplications = (pass == Pass::kForward ? 3 : 8) * rows * size.K * size.V;
 
-  const int64_t heads = sequences * size.value_heads;
+  const int64_t heads = sequences * size.value_heads * segments;
   Parts parts{packed ? round_up((sequences + 1) * 8, kAlignment) : 0};
   if (plan.mode == GatedDeltaRuleMode::kRecurrent) {
     plan.chunk = 1;
@@ -288,41 +345,75 @@ GatedDeltaRulePiece gpu_piece(const GatedDeltaRuleSize& size, bool packed) {
   piece.segment = std::min(piece.tokens, round_up(ceil_div(piece.tokens, segments), kPanel));
   // So that a piece starts where a segment does.
   if (cuts > 1) piece.tokens = round_up(piece.tokens, piece.segment);
+  piece.split = split_cost(size, kBlocksAtOnce).pays(segments_of(size.length, piece));
   return piece;
 }
 
 int64_t gpu_kept_states(const GatedDeltaRuleSize& size, const GatedDeltaRulePiece& piece) {
-  const int64_t segments = piece.segment > 0 ? ceil_div(size.length, piece.segment) : 1;
-  return (segments - 1) * size.batch * size.value_heads * size.K * size.V;
+  const int64_t segments = segments_of(size.length, piece);
+  const int64_t heads = size.batch * size.value_heads, keys = delta_padded_keys(size.K);
+  return (segments - 1) * heads * size.K * size.V +
+         (piece.split ? std::max<int64_t>(segments - 2, 0) * heads * keys * keys : 0);
 }
 
 GatedDeltaRuleGpuPlan plan(const GatedDeltaRuleSize& size, bool packed, Pass pass, const Gpu& gpu) {
-  return plan(size, packed, pass, gpu, gpu_piece(size, packed));
+  GatedDeltaRulePiece piece = gpu_piece(size, packed);
+  if (size.kept_states)
+    piece.split =
+        piece.split && split_cost(size, gpu.multiprocessors).pays(segments_of(size.length, piece));
+  else if (pass == Pass::kForward && !packed && size.mode != GatedDeltaRuleMode::kRecurrent)
+    piece = best_split(size, gpu);
+  return plan(size, packed, pass, gpu, piece);
 }
 
 GatedDeltaRuleGpuPlan plan(const GatedDeltaRuleSize& size, bool packed, Pass pass, const Gpu& gpu,
                            GatedDeltaRulePiece piece) {
-  if (!size.kept_states) piece.tokens = piece.segment = size.length;
-  GatedDeltaRuleGpuPlan plan = plan_piece(size, packed, pass, gpu);
-  if (pass == Pass::kBackward &&
-      piece != GatedDeltaRulePiece{size.batch, size.length, size.length}) {
-    GatedDeltaRuleSize part = size;
+  const bool forward = pass == Pass::kForward;
+  if (!size.kept_states && !(forward && piece.split)) {
+    piece.tokens = piece.segment = size.length;
+    piece.split = false;
+  }
+  GatedDeltaRuleSize part = size;  // what is done at once
+  if (!forward && !packed) {
     part.batch = part.sequences = piece.batch;
     part.length = piece.tokens;
-    const GatedDeltaRuleGpuPlan whole = plan;
-    plan = plan_piece(part, packed, pass, gpu);
+  }
+  const int64_t segments = segments_of(part.length, piece);
+  GatedDeltaRuleGpuPlan plan = plan_piece(part, packed, pass, gpu, piece.split ? segments : 1);
+  plan.piece = piece;
+  plan.kept_step = size.batch * size.value_heads * size.K * size.V;
+  plan.transition_step = size.batch * size.value_heads * plan.padded_keys * plan.padded_keys;
+  if (plan.whole_sequences || plan.mode == GatedDeltaRuleMode::kRecurrent) {
+    plan.piece.split = false;
+    return plan;
+  }
+  Parts parts{plan.workspace_bytes};
+  const int64_t heads = part.sequences * size.value_heads;
+  if (piece.split && segments > 1) {
+    if (forward && segments > 2)
+      plan.unit_parts = ceil_div(plan.padded_keys, 16 * plan.column_warps);
+    const DeltaLaunch& scan = forward ? plan.scan : plan.reverse_scan;
+    plan.ends = launch_of(heads * (segments - 1) * (plan.column_parts + plan.unit_parts),
+                          scan.block, scan.shared_bytes);
+    plan.chain = launch_of(heads * ceil_div(size.V, int64_t{DeltaLayout::kChainColumns}),
+                           DeltaLayout::kChainThreads,
+                           DeltaLayout{4, static_cast<int>(plan.padded_keys)}.chain_bytes());
+    expect_shared("chain", plan.chain, size, gpu);
+    if (!forward || !size.kept_states)
+      plan.boundaries_at = parts.reserve(4 * (segments - 1) * heads * size.K * size.V);
+    if (forward) plan.transitions_at = parts.reserve(4 * (segments - 2) * plan.transition_step);
+  }
+  if (!forward && piece != GatedDeltaRulePiece{size.batch, size.length, size.length}) {
+    const GatedDeltaRuleGpuPlan whole = plan_piece(size, packed, pass, gpu, 1);
     plan.bytes = whole.bytes;
     plan.multiplications = whole.multiplications;
     plan.pieces = ceil_div(size.batch, piece.batch) * ceil_div(size.length, piece.tokens);
-    plan.scan.grid = std::min(plan.scan.grid * ceil_div(piece.tokens, piece.segment), kLargestGrid);
-    Parts parts{plan.workspace_bytes};
+    if (!piece.split) plan.scan.grid = std::min(plan.scan.grid * segments, kLargestGrid);
     // Sums of all pieces, one behind the other; the gradient of the state on its way from piece to piece.
     plan.parameter_sums_at = parts.reserve(plan.pieces * 2 * plan.chunks * size.value_heads * 4);
-    plan.carry_at = parts.reserve(piece.batch * size.value_heads * size.K * size.V * 4);
-    plan.workspace_bytes = parts.end;
+    plan.carry_at = parts.reserve(heads * size.K * size.V * 4);
   }
-  plan.piece = piece;
-  plan.kept_step = size.batch * size.value_heads * size.K * size.V;
+  plan.workspace_bytes = parts.end;
   return plan;
 }
 
@@ -350,8 +441,16 @@ std::string to_string(const GatedDeltaRuleGpuPlan& plan) {
         plan.warp_groups || plan.key_pair ? "of warp groups" : "of warps", 16 * plan.column_warps,
         plan.key_warps, plan.loader_warps, plan.stages);
     add("records", plan.records);
+    if (plan.pass == Pass::kForward && plan.piece.split) {
+      add("segments alone", plan.ends);
+      add("chain", plan.chain);
+    }
     add("scan", plan.scan);
     if (plan.pass == Pass::kBackward) {
+      if (plan.piece.split) {
+        add("segments alone", plan.ends);
+        add("chain", plan.chain);
+      }
       add("reverse scan", plan.reverse_scan);
       add("gradients", plan.gradients);
     }
@@ -359,7 +458,10 @@ std::string to_string(const GatedDeltaRuleGpuPlan& plan) {
   if (plan.pieces > 1)
     text += fmt::format("  pieces          {}, one at a time, of {} batch items and {} tokens\n",
                         plan.pieces, plan.piece.batch, plan.piece.tokens);
-  if (plan.pass == Pass::kBackward && plan.piece.segment < plan.piece.tokens)
+  if (plan.piece.split)
+    text +=
+        fmt::format("  segments        of {} tokens, walked side by side\n", plan.piece.segment);
+  else if (plan.pass == Pass::kBackward && plan.piece.segment < plan.piece.tokens)
     text += fmt::format("  segments        of {} tokens, whose states are found side by side\n",
                         plan.piece.segment);
   return text + fmt::format(

@@ -20,15 +20,20 @@ struct DeltaLaunch {
 // What a backward pass works through at once, for the sake of its workspace: so many batch items, and so many tokens of
 // a sequence. Segments of it, multiples of 64 tokens, are walked side by side where states are found again, each from
 // the state that the forward pass kept of its start. Packed sequences, whose lengths only the device knows, come whole.
+//
+// split: sequences and heads are few, and segments are walked side by side everywhere. The states at their boundaries are
+// found beforehand: segments walk alone, and a chain over them corrects what they left (segment_chain.cu).
 struct GatedDeltaRulePiece {
   int64_t batch = 0, tokens = 0, segment = 0;
+  bool split = false;
 
   bool operator==(const GatedDeltaRulePiece&) const = default;
 };
 // A function of the problem alone, so that what a forward pass keeps does not depend on the device.
 GatedDeltaRulePiece gpu_piece(const GatedDeltaRuleSize& size, bool packed);
-// Numbers of GatedDeltaRuleProblem::states, [segments - 1, batch, value_heads, K, V]: where all segments but the first
-// start.
+// Numbers of GatedDeltaRuleProblem::states. If the piece is split, turned transitions of all segments but the first and
+// the last, [segments - 2, batch, value_heads, padded keys, padded keys]; then where all segments but the first start, [segments - 1,
+// batch, value_heads, K, V].
 int64_t gpu_kept_states(const GatedDeltaRuleSize& size, const GatedDeltaRulePiece& piece);
 
 // mode chunk: "records" (what a chunk is by itself: a block a chunk and head of q), then "scan" (states, and
@@ -57,14 +62,20 @@ struct GatedDeltaRuleGpuPlan {
   // Of the workspace, for a block of the gradients' kernel of warp groups.
   int64_t gradient_slot_floats = 0;
   DeltaLaunch records, scan, reverse_scan, gradients;
+  // Where segments are split: their walks alone, forward or in reverse, and the chain.
+  DeltaLaunch ends, chain;
+  int64_t unit_parts = 0;  // forward, blocks along a transition's columns
   // Backward: everything above is of one. Forward: states are kept in front of its segments.
   GatedDeltaRulePiece piece;
   int64_t pieces = 1;
-  int64_t kept_step = 0;  // numbers of the kept states of a segment's start
+  // Numbers of a boundary's states and of a segment's transitions. What is kept ends with the last boundary's.
+  int64_t kept_step = 0, transition_step = 0;
 
   // Offsets into the workspace, in bytes.
   int64_t records_at = 0, states_at = 0, state_gradients_at = 0, corrections_at = 0,
           correction_gradients_at = 0, parameter_sums_at = 0, gradient_slots_at = 0, carry_at = 0;
+  // Where segments are split, what lies at boundaries: states that nobody gave room for, or gradients; forward, transitions.
+  int64_t boundaries_at = 0, transitions_at = 0;
   int64_t workspace_bytes = 0;
 
   int64_t bytes = 0;            // every input read once, every output written once
@@ -76,7 +87,7 @@ struct GatedDeltaRuleGpuPlan {
 // Throws Unsupported where a block's shared memory does not hold what a kernel needs.
 GatedDeltaRuleGpuPlan plan(const GatedDeltaRuleSize& size, bool packed, Pass pass, const Gpu& gpu);
 // With pieces of the caller's choice: tokens and segment are the length or multiples of 64, tokens one of the segment; packed
-// sequences, and small heads that warps walk, come whole.
+// sequences, and small heads that warps walk, come whole. A backward pass without kept states comes whole, too.
 GatedDeltaRuleGpuPlan plan(const GatedDeltaRuleSize& size, bool packed, Pass pass, const Gpu& gpu,
                            GatedDeltaRulePiece piece);
 

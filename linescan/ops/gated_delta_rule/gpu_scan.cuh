@@ -3,6 +3,7 @@
 #pragma once
 
 #include "linescan/ops/device_code/tile_product.cuh"
+#include "linescan/ops/gated_delta_rule/gpu_kernels.h"
 #include "linescan/ops/gated_delta_rule/gpu_record.cuh"
 #include "linescan/ops/gated_delta_rule/gpu_tokens.cuh"
 
@@ -11,9 +12,10 @@ namespace linescan {
 // The plan's cut, as kernels take it. In the workspace a chunk and value head has a state S^T
 // [padded_values, keys] and corrections u [chunk, padded_values]; those of warp groups in slices of 64 values.
 struct DeltaScanCut {
-  int64_t items;  // sequences x value heads x parts of V
+  int64_t items;  // walks x value heads x (parts of V and unit parts)
   int column_warps, column_parts, stages, padded_values;
   int compute_warps, loader_warps;  // of a block; without loaders the others load
+  int unit_parts = 0;  // behind those of V: of a transition, whose columns start as unit vectors
 
   __host__ __device__ int block_values() const { return 16 * column_warps; }
   __host__ __device__ int64_t state_numbers(int keys) const {
@@ -36,17 +38,62 @@ inline DeltaScanCut delta_scan_cut(const GatedDeltaRuleProblem& p,
           static_cast<int>(plan.loader_warps)};
 }
 
-// The states in front of every segment but the first one (GatedDeltaRuleProblem::states).
-struct DeltaKept {
-  DeltaStates states;  // of the second segment
-  int64_t step;        // numbers from one segment's states to the next one's
+// What the walks of segments have to do with each other.
+enum class DeltaSegmentsAre {
+  kInTurn,      // each starts from what the one before it left
+  kSideBySide,  // each starts from a state that is there
+  kAlone  // each starts from zero, but for the first of the walk, and leaves its end and its transition for the
+          // chain that makes them states (segment_chain.cu)
+};
 
-  __host__ __device__ DeltaStates of_segment(int64_t s) const {
-    DeltaStates there = states;
-    there.data += (s - 1) * step;
-    return there;
+// States, or gradients of states, at the boundaries between segments, and transitions of segments: S behind a
+// segment of nothing but decays and corrections is transition S. A transition is [terms, keys], each term's numbers
+// neighbours: what becomes of a unit vector. `turned`, for gradients: the same transitions with keys as terms.
+struct DeltaSegmentStates {
+  DeltaSegmentsAre are = DeltaSegmentsAre::kInTurn;
+  DeltaStates boundaries = {};                     // behind the first segment
+  DeltaStates transitions = {}, turned = {};       // of the second; null: not there
+  int64_t boundary_step = 0, transition_step = 0;  // numbers from one to the next
+
+  // In front of a segment.
+  __host__ __device__ DeltaStates boundary(int64_t segment) const {
+    return moved(boundaries, (segment - 1) * boundary_step);
+  }
+  __host__ __device__ DeltaStates transition(int64_t segment) const {
+    return moved(transitions, (segment - 1) * transition_step);
+  }
+  __host__ __device__ DeltaStates turned_transition(int64_t segment) const {
+    return turned.data ? moved(turned, (segment - 1) * transition_step) : turned;
+  }
+
+ private:
+  __host__ __device__ static DeltaStates moved(DeltaStates states, int64_t numbers) {
+    states.data += numbers;
+    return states;
   }
 };
+
+// With boundaries so many numbers apart. A forward pass has transitions in the workspace and leaves turned ones, if
+// somebody wants them; a backward pass reads those.
+inline DeltaSegmentStates delta_segment_states(const GatedDeltaRuleProblem& p,
+                                               const GatedDeltaRuleGpuPlan& plan, float* boundaries,
+                                               int64_t boundary_step, float* turned,
+                                               std::byte* workspace) {
+  const TensorView first =
+      contiguous_view(boundaries, DType::kFloat32, gpu_state_shape(p, p.q.shape[0]));
+  const int64_t keys = plan.padded_keys;
+  const auto squares = [&](float* data, int64_t key, int64_t term) {
+    return DeltaStates{data, p.v.shape[2] * keys * keys, keys * keys, key, term};
+  };
+  const bool forward = plan.pass == Pass::kForward;
+  float* const own = reinterpret_cast<float*>(workspace + plan.transitions_at);
+  return {DeltaSegmentsAre::kInTurn,
+          delta_states(first, p.inputs.state_v_first),
+          forward ? squares(own, 1, keys) : squares(turned, 1, keys),
+          forward ? squares(turned, keys, 1) : DeltaStates{},
+          boundary_step,
+          plan.transition_step};
+}
 
 template <typename T>
 struct DeltaScanArgs {
@@ -56,9 +103,10 @@ struct DeltaScanArgs {
   DeltaRows<T> o;
   DeltaScanCut cut;
   std::byte* records;
-  bool pairs, vectors;      // rows_are_pairs() and rows_are_vectors() of o
-  T *states, *corrections;  // for a backward pass: see DeltaScanCut
-  DeltaKept kept;           // where segments are walked side by side
+  bool pairs, vectors;  // rows_are_pairs() and rows_are_vectors() of o
+  T *states,
+      *corrections;  // for a backward pass: see DeltaScanCut; null: nothing but ends is wanted
+  DeltaSegmentStates segments;
 };
 
 template <typename T>
@@ -70,7 +118,8 @@ struct DeltaReverseScanArgs {
   bool o_vectors;
   DeltaScanCut cut;
   std::byte* records;
-  T *state_gradients, *correction_gradients;
+  T *state_gradients, *correction_gradients;  // null: nothing but ends is wanted
+  DeltaSegmentStates segments;
 };
 
 // The part of a block's state that a warp carries: 16 columns of V from `value`, and keys from `key`.
@@ -94,22 +143,33 @@ struct DeltaScanPlace {
                                 32 * cut.loader_warps}) {}
 };
 
-// What a block works on: a sequence, a value head and a part of V.
+// What a block works on: a sequence or a segment of one, a value head and some columns of V or of a transition.
 template <int kChunk>
 struct DeltaScanItem {
-  int64_t sequence, chunks, first_row;
-  int head, part, value_heads;
+  int64_t sequence, segment, chunks, first_row;
+  int head, value_heads;
+  int first_column, columns;  // the block's first, and of all there are
+  bool units, last;           // columns of a transition; the sequence's last segment
   DeltaWalk walk;
 
   __device__ __forceinline__ DeltaScanItem(int64_t item, const DeltaScanCut& cut,
-                                           const DeltaSequences& sequences, int value_heads)
+                                           const DeltaSequences& sequences, int value_heads, int V,
+                                           int keys)
       : value_heads(value_heads) {
-    part = static_cast<int>(item % cut.column_parts);
-    head = static_cast<int>(item / cut.column_parts % value_heads);
-    sequence = item / cut.column_parts / value_heads;
-    walk = sequences.walk(sequence);
-    chunks = (walk.length + kChunk - 1) / kChunk;
-    first_row = sequences.first_chunk(sequence, kChunk) * value_heads + head;
+    const int parts = cut.column_parts + cut.unit_parts;
+    const int part = static_cast<int>(item % parts);
+    head = static_cast<int>(item / parts % value_heads);
+    const int64_t number = item / parts / value_heads;
+    units = part >= cut.column_parts;
+    first_column = (units ? part - cut.column_parts : part) * cut.block_values();
+    columns = units ? keys : V;
+    walk = sequences.walk(number);
+    sequence = sequences.sequence_of(number);
+    segment = sequences.segment_of(number);
+    last = sequences.is_last(segment);
+    // Nobody asks for the transition of the first segment.
+    chunks = units && segment == 0 ? 0 : (walk.length + kChunk - 1) / kChunk;
+    first_row = sequences.first_chunk(number, kChunk) * value_heads + head;
   }
   // Of the record, and of everything else that the workspace has for a chunk and value head.
   __device__ __forceinline__ int64_t row(int64_t chunk) const {
@@ -275,19 +335,6 @@ __device__ __forceinline__ void load_state(Sums<kTiles>& state, const DeltaState
     x = base[k * from.key + v * from.value];
   });
 }
-// The state in front of an item's first chunk.
-template <int kTiles, typename T, class Item>
-__device__ __forceinline__ void load_start(Sums<kTiles>& state, const DeltaScanArgs<T>& args,
-                                           const Item& at, int value, int key) {
-  DeltaStates from = args.initial;
-  int64_t sequence = at.sequence;
-  if (args.sequences.segments > 1) {
-    const int64_t segment = sequence % args.sequences.segments;
-    sequence /= args.sequences.segments;
-    if (segment > 0) from = args.kept.of_segment(segment);
-  }
-  load_state(state, from, sequence, at.head, value, key, args.in.V, args.in.K);
-}
 template <int kTiles>
 __device__ __forceinline__ void store_state(const Sums<kTiles>& state, const DeltaStates& to,
                                             int64_t sequence, int head, int value, int key, int V,
@@ -297,6 +344,44 @@ __device__ __forceinline__ void store_state(const Sums<kTiles>& state, const Del
   for_each_of_state<kTiles>(state, value, key, V, K, [&](float x, int64_t v, int64_t k) {
     base[k * to.key + v * to.value] = x;
   });
+}
+// What an item's walk starts with: `outer` where the sequence starts, else as the segments are; `segment` has the boundary
+// in front of it.
+template <int kTiles, class Item>
+__device__ __forceinline__ void load_start(Sums<kTiles>& state, const DeltaSegmentStates& segments,
+                                           const Item& at, const DeltaStates& outer,
+                                           bool at_the_edge, int64_t segment, int value, int key,
+                                           int K) {
+  if (at.units) {
+    state.clear();
+    for_each_of_state<kTiles>(state, value, key, at.columns, at.columns,
+                              [](float& x, int v, int k) { x = v == k ? 1.f : 0.f; });
+    return;
+  }
+  const bool from_zero = !at_the_edge && segments.are == DeltaSegmentsAre::kAlone;
+  load_state(state,
+             at_the_edge ? outer
+             : from_zero ? DeltaStates{}
+                         : segments.boundary(segment),
+             at.sequence, at.head, value, key, at.columns, K);
+}
+// And what it leaves behind.
+template <int kTiles, class Item>
+__device__ __forceinline__ void store_end(const Sums<kTiles>& state,
+                                          const DeltaSegmentStates& segments, const Item& at,
+                                          const DeltaStates& outer, bool at_the_edge,
+                                          int64_t segment, int value, int key, int K) {
+  if (at.units) {
+    if (at.segment == 0) return;
+    store_state(state, segments.transition(at.segment), at.sequence, at.head, value, key,
+                at.columns, at.columns);
+    store_state(state, segments.turned_transition(at.segment), at.sequence, at.head, value, key,
+                at.columns, at.columns);
+    return;
+  }
+  if (!at_the_edge && segments.are == DeltaSegmentsAre::kSideBySide) return;
+  store_state(state, at_the_edge ? outer : segments.boundary(segment), at.sequence, at.head, value,
+              key, at.columns, K);
 }
 // A state of the workspace, [values, keys].
 template <typename T, int kTiles>

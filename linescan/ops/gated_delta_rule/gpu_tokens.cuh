@@ -138,10 +138,19 @@ struct DeltaSequences {
   // chunk's, or 0: whole sequences are walked.
   int64_t segments = 1, first_segment = 0, segment = 0;
 
+  // Of walk s.
+  __device__ __forceinline__ int64_t sequence_of(int64_t s) const { return s / segments; }
+  __device__ __forceinline__ int64_t segment_of(int64_t s) const {
+    return first_segment + s % segments;
+  }
+  __device__ __forceinline__ bool is_last(int64_t segment_number) const {
+    return segment == 0 || (segment_number + 1) * segment >= length;
+  }
+
   __device__ __forceinline__ DeltaWalk walk(int64_t s) const {
     if (segment > 0) {
-      const int64_t start = (first_segment + s % segments) * segment;
-      return {s / segments, reverse ? length - 1 - start : start, min(segment, length - start),
+      const int64_t start = segment_of(s) * segment;
+      return {sequence_of(s), reverse ? length - 1 - start : start, min(segment, length - start),
               reverse ? -1 : 1};
     }
     const int64_t begin = bounds ? bounds[s] : 0, end = bounds ? bounds[s + 1] : length;
@@ -149,8 +158,7 @@ struct DeltaSequences {
   }
   __device__ __forceinline__ int64_t first_chunk(int64_t s, int chunk) const {
     if (segment > 0)
-      return s / segments * ((length + chunk - 1) / chunk) +
-             (first_segment + s % segments) * (segment / chunk);
+      return sequence_of(s) * ((length + chunk - 1) / chunk) + segment_of(s) * (segment / chunk);
     return bounds ? bounds[s] / chunk + s : s * ((length + chunk - 1) / chunk);
   }
   // The sequence of a chunk; of a number that is left out some other one, of whose chunks it is none.

@@ -28,19 +28,20 @@ __global__ void __launch_bounds__(kPairThreads, 1)
   const PairDesk<Tiles, T> desk;
 
   for (int64_t item = blockIdx.x; item < cut.items; item += gridDim.x) {
-    const DeltaScanItem<kChunk> at(item, cut, args.sequences, in.value_heads);
-    const int first_value = at.part * cut.block_values();
-    const int own_value = first_value + threadIdx.x % kGroup / 32 * 16;
+    const DeltaScanItem<kChunk> at(item, cut, args.sequences, in.value_heads, in.V, kKeys);
+    const bool leaves = args.state_gradients;  // something of every chunk
+    const int own_value = at.first_column + threadIdx.x % kGroup / 32 * 16;
     const GroupScanWorkspace<kKeys, T> workspace = {args.state_gradients, args.correction_gradients,
-                                                    cut, first_value};
-    const GroupScanSource<T> source(in, at, args.o, first_value, args.o_vectors, args.records);
+                                                    cut, at.first_column};
+    const GroupScanSource<T> source(in, at, args.o, args.o_vectors, args.records);
     const auto fetch = [&](int64_t number) {
       if (number >= 0)
         source.template fetch<kPairThreads>(Tiles(static_cast<int>(number % kStages)), number);
       commit_copies();
     };
     Sums<kHalfKeys / 8> state;  // gS^T
-    load_state(state, args.upstream, at.sequence, at.head, own_value, first_key, in.V, in.K);
+    load_start(state, args.segments, at, args.upstream, at.last, at.segment + 1, own_value,
+               first_key, in.K);
     FragmentA<T> left[kHalfKeys / 16];
     round_sums(left, state);
     fetch(at.chunks - 1);
@@ -55,7 +56,7 @@ __global__ void __launch_bounds__(kPairThreads, 1)
       group_begin(sums);
       group_multiply<kColumns>(sums, left, GroupOperand<T>{tile.k, 0, first_key}, false);
       group_commit();
-      desk.send_state(workspace.state(at.row(number)), group, left);
+      if (leaves) desk.send_state(workspace.state(at.row(number)), group, left);
 #pragma unroll
       for (int t = 0; t < kDepth; ++t) load_a<kRows>(go[t], GroupOperand<T>{tile.v}, 16 * t);
       group_begin(through_p);
@@ -83,7 +84,7 @@ __global__ void __launch_bounds__(kPairThreads, 1)
       group_begin();
       group_multiply<kRows>(state, corrected, GroupOperand<T>{tile.k, 0, first_key});
       group_commit();
-      if (group == 0) {
+      if (group == 0 && leaves) {
         round_sums(rounded, sums);
         desk.put_tokens(rounded);
         workspace.send_corrections(at.row(number), desk.outbox);
@@ -91,7 +92,8 @@ __global__ void __launch_bounds__(kPairThreads, 1)
       group_wait<0>(state);
       round_sums(left, state);
     }
-    store_state(state, args.initial, at.sequence, at.head, own_value, first_key, in.V, in.K);
+    store_end(state, args.segments, at, args.initial, at.segment == 0, at.segment, own_value,
+              first_key, in.K);
     __syncthreads();  // the last stage and the outbox are free
   }
 }

@@ -25,25 +25,23 @@ __global__ void __launch_bounds__(kPairThreads, 1) group_pair_scan_kernel(DeltaS
   const PairDesk<Tiles, T> desk;
 
   for (int64_t item = blockIdx.x; item < cut.items; item += gridDim.x) {
-    const DeltaScanItem<kChunk> at(item, cut, args.sequences, in.value_heads);
-    const int first_value = at.part * cut.block_values();
-    const int own_value = first_value + threadIdx.x % kGroup / 32 * 16;
-    const GroupScanSource<T> source(in, at, in.v, first_value, in.vectors, args.records);
+    const DeltaScanItem<kChunk> at(item, cut, args.sequences, in.value_heads, in.V, kKeys);
+    const bool leaves = kOutputs || args.states;  // something of every chunk
+    const int own_value = at.first_column + threadIdx.x % kGroup / 32 * 16;
+    const GroupScanSource<T> source(in, at, in.v, in.vectors, args.records);
     const DeltaChunk start(at.walk, 0, 1);
-    T* const out = kOutputs ? start.rows(args.o, at.head) + first_value : nullptr;
+    T* const out = kOutputs ? start.rows(args.o, at.head) + at.first_column : nullptr;
     const int64_t out_step = start.row_step(args.o);
     const GroupScanWorkspace<kKeys, T> workspace = {args.states, args.corrections, cut,
-                                                    first_value};
+                                                    at.first_column};
     const auto fetch = [&](int64_t number) {
       if (number < at.chunks)
         source.template fetch<kPairThreads>(Tiles(static_cast<int>(number % kStages)), number);
       commit_copies();
     };
     Sums<kHalfKeys / 8> state;  // S^T
-    if constexpr (kOutputs)
-      load_state(state, args.initial, at.sequence, at.head, own_value, first_key, in.V, in.K);
-    else
-      load_start(state, args, at, own_value, first_key);
+    load_start(state, args.segments, at, args.initial, at.segment == 0, at.segment, own_value,
+               first_key, in.K);
     FragmentA<T> left[kHalfKeys / 16], u[kDepth], rounded[kDepth];
     round_sums(left, state);
     fetch(0);
@@ -61,7 +59,7 @@ __global__ void __launch_bounds__(kPairThreads, 1) group_pair_scan_kernel(DeltaS
         group_begin(reads);
         group_multiply<kColumns>(reads, left, GroupOperand<T>{tile.q, 0, first_key}, false);
         group_commit();
-      } else {
+      } else if (leaves) {
         desk.send_state(workspace.state(at.row(number)), group, left);
       }
       FragmentA<T> v[kDepth];
@@ -101,7 +99,7 @@ __global__ void __launch_bounds__(kPairThreads, 1) group_pair_scan_kernel(DeltaS
       else
         group_wait<0>(state);
       round_sums(left, state);
-      if (group == 1) continue;
+      if (group == 1 || !leaves) continue;
       if constexpr (kOutputs) {
         group_wait<0>(reads);
         round_sums(u, reads);
@@ -111,12 +109,13 @@ __global__ void __launch_bounds__(kPairThreads, 1) group_pair_scan_kernel(DeltaS
       if constexpr (kOutputs)
         send_rows<64>(out + token * out_step, out_step,
                       static_cast<int>(min(int64_t{kChunk}, at.walk.length - token)),
-                      in.V - first_value, args.vectors, desk.outbox);
+                      in.V - at.first_column, args.vectors, desk.outbox);
       else
         workspace.send_corrections(at.row(number), desk.outbox);
     }
-    if constexpr (kOutputs)
-      store_state(state, args.final_state, at.sequence, at.head, own_value, first_key, in.V, in.K);
+    if (kOutputs || !leaves)
+      store_end(state, args.segments, at, args.final_state, at.last, at.segment + 1, own_value,
+                first_key, in.K);
     __syncthreads();  // the last stage and the outbox are free
   }
 }

@@ -26,15 +26,16 @@ __global__ void __launch_bounds__(2 * kGroup, 1)
   using Desk = GroupDesk<Tiles, T, kKeys>;
 
   for (int64_t item = blockIdx.x; item < cut.items; item += gridDim.x) {
-    const DeltaScanItem<kChunk> at(item, cut, args.sequences, in.value_heads);
-    const int first_value = at.part * cut.block_values();
+    const DeltaScanItem<kChunk> at(item, cut, args.sequences, in.value_heads, in.V, kKeys);
+    const bool leaves = args.state_gradients;  // something of every chunk
     if (!computes) {
-      const GroupScanWorkspace<kKeys, T> workspace = {args.state_gradients,
-                                                      args.correction_gradients, cut, first_value};
-      const GroupScanSource<T> source(in, at, args.o, first_value, args.o_vectors, args.records);
+      const GroupScanWorkspace<kKeys, T> workspace = {
+          args.state_gradients, args.correction_gradients, cut, at.first_column};
+      const GroupScanSource<T> source(in, at, args.o, args.o_vectors, args.records);
       turns.move(
           at.chunks, [&](int stage, int64_t i) { source.fetch(Tiles(stage), at.chunks - 1 - i); },
           [&](int64_t i) {
+            if (!leaves) return;
             const Desk desk(cut.stages, i, true);
             workspace.send_state(at.row(at.chunks - 1 - i), desk.state);
             workspace.send_corrections(at.row(at.chunks - 1 - i), desk.tokens);
@@ -42,9 +43,10 @@ __global__ void __launch_bounds__(2 * kGroup, 1)
       continue;
     }
 
-    const int own_value = first_value + threadIdx.x / 32 * 16;
+    const int own_value = at.first_column + threadIdx.x / 32 * 16;
     Sums<kKeys / 8> state;  // gS^T
-    load_state(state, args.upstream, at.sequence, at.head, own_value, 0, in.V, in.K);
+    load_start(state, args.segments, at, args.upstream, at.last, at.segment + 1, own_value, 0,
+               in.K);
     FragmentA<T> left[kKeys / 16];
     round_sums(left, state);
 #pragma unroll 1
@@ -54,7 +56,7 @@ __global__ void __launch_bounds__(2 * kGroup, 1)
       Sums<kChunk / 8> sums, through_p;
       FragmentA<T> go[kDepth], rounded[kDepth];
       turns.before_putting(turn);
-      put_rows(desk.state, left);
+      if (leaves) put_rows(desk.state, left);
       group_begin(sums);
       group_multiply<kColumns>(sums, left, GroupOperand<T>{tile.k}, false);
       group_commit();
@@ -82,14 +84,17 @@ __global__ void __launch_bounds__(2 * kGroup, 1)
       group_begin();
       group_multiply<kRows>(state, corrected, GroupOperand<T>{tile.k});
       group_commit();
-      round_sums(rounded, sums);
-      put_columns(desk.tokens, rounded);
+      if (leaves) {
+        round_sums(rounded, sums);
+        put_columns(desk.tokens, rounded);
+      }
       group_wait<0>(state);
       turns.used();
       round_sums(left, state);
     }
     turns.close(at.chunks);
-    store_state(state, args.initial, at.sequence, at.head, own_value, 0, in.V, in.K);
+    store_end(state, args.segments, at, args.initial, at.segment == 0, at.segment, own_value, 0,
+              in.K);
   }
 }
 

@@ -26,24 +26,25 @@ __global__ void __launch_bounds__(2 * kGroup, 1) group_scan_kernel(DeltaScanArgs
   using Desk = GroupDesk<Tiles, T, kKeys>;
 
   for (int64_t item = blockIdx.x; item < cut.items; item += gridDim.x) {
-    const DeltaScanItem<kChunk> at(item, cut, args.sequences, in.value_heads);
-    const int first_value = at.part * cut.block_values();
+    const DeltaScanItem<kChunk> at(item, cut, args.sequences, in.value_heads, in.V, kKeys);
+    const bool leaves = kOutputs || args.states;  // something of every chunk
     if (!computes) {
       const GroupScanWorkspace<kKeys, T> workspace = {args.states, args.corrections, cut,
-                                                      first_value};
-      const GroupScanSource<T> source(in, at, in.v, first_value, in.vectors, args.records);
+                                                      at.first_column};
+      const GroupScanSource<T> source(in, at, in.v, in.vectors, args.records);
       const DeltaChunk start(at.walk, 0, 1);
-      T* const out = args.o.data ? start.rows(args.o, at.head) + first_value : nullptr;
+      T* const out = args.o.data ? start.rows(args.o, at.head) + at.first_column : nullptr;
       const int64_t out_step = start.row_step(args.o);
       turns.move(
           at.chunks, [&](int stage, int64_t number) { source.fetch(Tiles(stage), number); },
           [&](int64_t number) {
+            if (!leaves) return;
             const Desk desk(cut.stages, number, !kOutputs);
             if constexpr (kOutputs) {
               const int64_t token = number * kChunk;
               send_rows<64>(out + token * out_step, out_step,
                             static_cast<int>(min(int64_t{kChunk}, at.walk.length - token)),
-                            in.V - first_value, args.vectors, desk.tokens);
+                            in.V - at.first_column, args.vectors, desk.tokens);
             } else {
               workspace.send_state(at.row(number), desk.state);
               workspace.send_corrections(at.row(number), desk.tokens);
@@ -52,12 +53,10 @@ __global__ void __launch_bounds__(2 * kGroup, 1) group_scan_kernel(DeltaScanArgs
       continue;
     }
 
-    const int own_value = first_value + threadIdx.x / 32 * 16;
+    const int own_value = at.first_column + threadIdx.x / 32 * 16;
     Sums<kKeys / 8> state;  // S^T
-    if constexpr (kOutputs)
-      load_state(state, args.initial, at.sequence, at.head, own_value, 0, in.V, in.K);
-    else
-      load_start(state, args, at, own_value, 0);
+    load_start(state, args.segments, at, args.initial, at.segment == 0, at.segment, own_value, 0,
+               in.K);
     FragmentA<T> left[kKeys / 16], u[kDepth], rounded[kDepth];
     round_sums(left, state);
 #pragma unroll 1
@@ -66,7 +65,8 @@ __global__ void __launch_bounds__(2 * kGroup, 1) group_scan_kernel(DeltaScanArgs
       const Desk desk(cut.stages, number, !kOutputs);
       Sums<kChunk / 8> sums, reads;
       turns.before_putting(number);
-      if constexpr (!kOutputs) put_rows(desk.state, left);
+      if constexpr (!kOutputs)
+        if (leaves) put_rows(desk.state, left);
       group_begin(sums);
       group_multiply<kColumns>(sums, left, GroupOperand<T>{tile.k}, false);
       group_commit();
@@ -103,15 +103,16 @@ __global__ void __launch_bounds__(2 * kGroup, 1) group_scan_kernel(DeltaScanArgs
         round_sums(u, reads);
         put_columns(desk.tokens, u);
       } else {
-        put_columns(desk.tokens, u);
+        if (leaves) put_columns(desk.tokens, u);
         group_wait<0>(state);
         round_sums(left, state);
       }
       turns.used();
     }
     turns.close(at.chunks);
-    if constexpr (kOutputs)
-      store_state(state, args.final_state, at.sequence, at.head, own_value, 0, in.V, in.K);
+    if (kOutputs || !leaves)
+      store_end(state, args.segments, at, args.final_state, at.last, at.segment + 1, own_value, 0,
+                in.K);
   }
 }
 

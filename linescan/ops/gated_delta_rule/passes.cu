@@ -81,7 +81,18 @@ struct Piece {
   GatedDeltaRuleProblem problem;
   GatedDeltaRuleGradients gradients;
   GatedDeltaRuleGpuPlan plan;
+  DeltaKept kept;
 };
+
+// Of the whole problem; where nobody keeps anything, in the workspace if segments are split.
+DeltaKept kept_of(const GatedDeltaRuleProblem& p, const GatedDeltaRuleGpuPlan& plan,
+                  std::byte* workspace) {
+  const int64_t boundaries = delta_segments(p, plan) - 1;
+  if (boundaries == 0 || !(p.states || plan.piece.split)) return {};
+  if (!p.states) return {nullptr, reinterpret_cast<float*>(workspace + plan.boundaries_at)};
+  float* const first = p.states.as<float>();
+  return {first, first + p.states.shape[0] - boundaries * plan.kept_step};
+}
 
 // Calls run(piece) for a problem's pieces, those of a sequence from the last one to the first. What a piece needs is the
 // state in front of it, which the forward pass kept, and the gradient of the one behind it, which the piece before it in
@@ -89,19 +100,20 @@ struct Piece {
 template <class Run>
 void for_each_piece(const GatedDeltaRuleProblem& p, const GatedDeltaRuleGradients& gradients,
                     const GatedDeltaRuleGpuPlan& plan, std::byte* workspace, const Run& run) {
-  if (plan.pieces == 1) return run(Piece{p, gradients, plan});
+  const DeltaKept kept = kept_of(p, plan, workspace);
+  if (plan.pieces == 1) return run(Piece{p, gradients, plan, kept});
   const int64_t batch = p.q.shape[0], length = p.q.shape[1];
   const int64_t last_start = (length - 1) / plan.piece.tokens * plan.piece.tokens;
-  Piece piece{p, gradients, plan};
+  Piece piece{p, gradients, plan, {}};
   for (int64_t item = 0; item < batch; item += plan.piece.batch) {
     const int64_t items = std::min(plan.piece.batch, batch - item);
     const Shape state_shape = gpu_state_shape(p, items);
     const auto of_items = [&](const TensorView& view) { return part_of(view, 0, item, items); };
-    // The states kept in front of a segment of the sequences.
-    const auto kept = [&](int64_t segment) {
-      return contiguous_view(
-          p.states.as<float>() + (segment - 1) * plan.kept_step + item * (plan.kept_step / batch),
-          DType::kFloat32, state_shape);
+    // What is kept from a segment of the sequences on.
+    const auto kept_from = [&](int64_t segment) -> DeltaKept {
+      if (!kept.boundaries) return {};
+      return {kept.turned + segment * plan.transition_step + item * (plan.transition_step / batch),
+              kept.boundaries + segment * plan.kept_step + item * (plan.kept_step / batch)};
     };
     const TensorView carry =
         contiguous_view(workspace + plan.carry_at, DType::kFloat32, state_shape);
@@ -121,8 +133,11 @@ void for_each_piece(const GatedDeltaRuleProblem& p, const GatedDeltaRuleGradient
             &GatedDeltaRuleGradients::v, &GatedDeltaRuleGradients::g,
             &GatedDeltaRuleGradients::beta})
         piece.gradients.*view = of_tokens(gradients.*view);
-      piece.problem.initial_state = segment == 0 ? of_items(p.initial_state) : kept(segment);
-      if (p.states) piece.problem.states = kept(segment + 1);  // those of the piece's own segments
+      piece.kept = kept_from(segment);
+      piece.problem.initial_state =
+          segment == 0
+              ? of_items(p.initial_state)
+              : contiguous_view(kept_from(segment - 1).boundaries, DType::kFloat32, state_shape);
       piece.gradients.initial_state = start == 0 ? of_items(gradients.initial_state) : carry;
       piece.gradients.final_state = start == last_start ? of_items(gradients.final_state) : carry;
       piece.plan.chunks = items * ((tokens + plan.chunk - 1) / plan.chunk);
@@ -144,7 +159,7 @@ void forward(const GatedDeltaRuleProblem& p, const GatedDeltaRuleGpuPlan& plan,
     return launch_delta_recurrence(p, plan, workspace, stream);
   if (plan.whole_sequences) return launch_delta_sequence_forward(p, plan, workspace, stream);
   launch_delta_records(p, plan, workspace, stream);
-  launch_delta_scan(p, plan, workspace, stream);
+  launch_delta_scan(p, plan, kept_of(p, plan, workspace), workspace, stream);
 }
 
 void backward(const GatedDeltaRuleProblem& p, const GatedDeltaRuleGradients& gradients,
@@ -162,8 +177,9 @@ void backward(const GatedDeltaRuleProblem& p, const GatedDeltaRuleGradients& gra
     sums = 0;
     for_each_piece(p, gradients, plan, workspace, [&](const Piece& piece) {
       launch_delta_records(piece.problem, piece.plan, workspace, stream);
-      launch_delta_scan(piece.problem, piece.plan, workspace, stream);
-      launch_delta_reverse_scan(piece.problem, piece.gradients, piece.plan, workspace, stream);
+      launch_delta_scan(piece.problem, piece.plan, piece.kept, workspace, stream);
+      launch_delta_reverse_scan(piece.problem, piece.gradients, piece.plan, piece.kept, workspace,
+                                stream);
       launch_delta_gradients(piece.problem, piece.gradients, piece.plan, workspace, stream);
       sums += piece.plan.chunks;
     });

@@ -29,13 +29,13 @@ __global__ void __launch_bounds__(32 * kDeltaScanWarps)
   const DeltaScanPlace place(cut, Tile::kOwn);
 
   for (int64_t item = blockIdx.x; item < cut.items; item += gridDim.x) {
-    const DeltaScanItem<kChunk> at(item, cut, args.sequences, in.value_heads);
+    const DeltaScanItem<kChunk> at(item, cut, args.sequences, in.value_heads, in.V, kKeys);
     const int key_head = at.head / in.group();
-    const int first_value = at.part * cut.block_values(), own_value = first_value + place.value;
-    const int values = in.V - first_value;
+    const int own_value = at.first_column + place.value;
     Sums<kOwn / 8> state;  // gS^T
     if (place.computes)
-      load_state(state, args.upstream, at.sequence, at.head, own_value, place.key, in.V, in.K);
+      load_start(state, args.segments, at, args.upstream, at.last, at.segment + 1, own_value,
+                 place.key, in.K);
 
     const auto fetch = [&](int64_t number) {
       Tile tile(cut, number);
@@ -43,15 +43,16 @@ __global__ void __launch_bounds__(32 * kDeltaScanWarps)
       tile.fetch_keys(place.loaders, tile.k, chunk, in.k, key_head, in);
       tile.fetch_keys(place.loaders, tile.q, chunk, in.q, key_head, in);
       load_tile(place.loaders, tile.v, tile.value_stride,
-                args.o.data ? chunk.rows(args.o, at.head) + first_value : nullptr,
+                args.o.data ? chunk.rows(args.o, at.head) + at.first_column : nullptr,
                 chunk.row_step(args.o), kChunk, args.o.data ? chunk.tokens : 0, cut.block_values(),
-                values, args.o_vectors);
+                at.columns - at.first_column, args.o_vectors);
       tile.fetch_record(place.loaders, args.records, at.row(number));
     };
     walk_chunks(at.chunks, cut.stages, true, place, fetch, [&](int64_t number) {
       const Tile tile(cut, number);
-      keep_state(state, args.state_gradients + at.row(number) * cut.state_numbers(kKeys), own_value,
-                 place.key, cut.padded_values, kKeys);
+      if (args.state_gradients)
+        keep_state(state, args.state_gradients + at.row(number) * cut.state_numbers(kKeys),
+                   own_value, place.key, cut.padded_values, kKeys);
       // gu^T
       Sums<kChunk / 8> sums;
       sums.clear();
@@ -75,7 +76,7 @@ __global__ void __launch_bounds__(32 * kDeltaScanWarps)
       for (int t = 0; t < kChunk / 16; ++t) gu[t] = operand<T>(sums, t);
       sums.clear();
       multiply_columns<true>(sums, gu, tile.A, Tile::kSquare);
-      if (place.key == 0)
+      if (args.correction_gradients && place.key == 0)
         store_tokens(args.correction_gradients + at.row(number) * cut.correction_numbers(kChunk),
                      cut.padded_values, kChunk, sums, own_value, cut.padded_values, true);
       // gS^T
@@ -98,7 +99,8 @@ __global__ void __launch_bounds__(32 * kDeltaScanWarps)
       multiply_columns(state, read, tile.k + place.key, Tile::kStride);
     });
     if (place.computes)
-      store_state(state, args.initial, at.sequence, at.head, own_value, place.key, in.V, in.K);
+      store_end(state, args.segments, at, args.initial, at.segment == 0, at.segment, own_value,
+                place.key, in.K);
   }
 }
 
@@ -106,29 +108,51 @@ __global__ void __launch_bounds__(32 * kDeltaScanWarps)
 
 void launch_delta_reverse_scan(const GatedDeltaRuleProblem& p,
                                const GatedDeltaRuleGradients& gradients,
-                               const GatedDeltaRuleGpuPlan& plan, std::byte* workspace,
-                               GpuStream stream) {
+                               const GatedDeltaRuleGpuPlan& plan, const DeltaKept& kept,
+                               std::byte* workspace, GpuStream stream) {
   dispatch_delta(p.q.dtype, plan.padded_keys, [&]<typename T, int kKeys>() {
     const bool v_first = p.inputs.state_v_first;
-    const DeltaReverseScanArgs<T> args = {
-        delta_inputs<T>(p),
-        delta_sequences(p, workspace),
-        delta_states(gradients.final_state, v_first),
-        delta_states(gradients.initial_state, v_first),
-        delta_rows<const T>(gradients.o),
-        rows_are_vectors(gradients.o),
-        delta_scan_cut(p, plan),
-        workspace + plan.records_at,
-        reinterpret_cast<T*>(workspace + plan.state_gradients_at),
-        reinterpret_cast<T*>(workspace + plan.correction_gradients_at)};
-    if constexpr (sizeof(T) == 2) {
-      if (plan.key_pair)
-        return launch_delta_group_pair_reverse_scan(args, shape_of(plan.reverse_scan), stream);
-      if (plan.warp_groups)
-        return launch_delta_group_reverse_scan(args, kKeys, shape_of(plan.reverse_scan), stream);
-    }
-    launch("gated_delta_rule, reverse scan", reverse_scan_kernel<T, kKeys>,
-           shape_of(plan.reverse_scan), stream, args);
+    DeltaReverseScanArgs<T> args = {delta_inputs<T>(p),
+                                    delta_sequences(p, workspace),
+                                    delta_states(gradients.final_state, v_first),
+                                    delta_states(gradients.initial_state, v_first),
+                                    delta_rows<const T>(gradients.o),
+                                    rows_are_vectors(gradients.o),
+                                    delta_scan_cut(p, plan),
+                                    workspace + plan.records_at,
+                                    reinterpret_cast<T*>(workspace + plan.state_gradients_at),
+                                    reinterpret_cast<T*>(workspace + plan.correction_gradients_at),
+                                    {}};
+    const auto launch_scan = [&](const DeltaReverseScanArgs<T>& args, const DeltaLaunch& shape) {
+      if constexpr (sizeof(T) == 2) {
+        if (plan.key_pair)
+          return launch_delta_group_pair_reverse_scan(args, shape_of(shape), stream);
+        if (plan.warp_groups)
+          return launch_delta_group_reverse_scan(args, kKeys, shape_of(shape), stream);
+      }
+      launch("gated_delta_rule, reverse scan", reverse_scan_kernel<T, kKeys>, shape_of(shape),
+             stream, args);
+    };
+    const int64_t segments = plan.piece.split ? delta_segments(p, plan) : 1;
+    if (segments == 1) return launch_scan(args, plan.reverse_scan);
+    args.segments = delta_segment_states(
+        p, plan, reinterpret_cast<float*>(workspace + plan.boundaries_at),
+        p.q.shape[0] * p.v.shape[2] * p.q.shape[3] * p.v.shape[3], kept.turned, workspace);
+    args.sequences.segment = plan.piece.segment;
+    // The segments from one on, at once.
+    const auto segments_from = [&](int64_t first, DeltaSegmentsAre are) {
+      DeltaReverseScanArgs<T> some = args;
+      some.segments.are = are;
+      some.sequences.first_segment = first;
+      some.sequences.segments = segments - first;
+      some.cut.items *= segments - first;
+      return some;
+    };
+    DeltaReverseScanArgs<T> alone = segments_from(1, DeltaSegmentsAre::kAlone);
+    alone.state_gradients = alone.correction_gradients = nullptr;
+    launch_scan(alone, plan.ends);
+    launch_delta_chain(p, plan, args.segments, segments - 1, stream);
+    launch_scan(segments_from(0, DeltaSegmentsAre::kSideBySide), plan.reverse_scan);
   });
 }
 

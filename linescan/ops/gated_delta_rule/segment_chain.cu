@@ -1,0 +1,152 @@
+// gated_delta_rule, the chain over the segments of a sequence that were walked alone. What a walk left at the boundary
+// behind its segment, or, of gradients, in front of it, becomes the state there:
+//
+//   S_i <- S_i + M_{i-1} S_{i-1}          i = 2 ..: boundaries in order; M: the transition of the segment between
+//   gS_i <- gS_i + M_i^T gS_{i+1}         from the last but one to the first
+//
+// A block takes eight columns of V of a sequence and value head along all boundaries, its columns of the state in front in
+// shared memory. A warp has up to 128 keys of the result and an equal share of the sum's terms; a thread reads the numbers
+// of the transition some terms, at best a whole boundary, ahead. The warps' parts are added up in order.
+//
+// Numerics:  float32.
+// Reference: reference.cpp beside this file, through the scans; bounds in tests/ops/gated_delta_rule_gpu_test.cpp.
+
+#include "linescan/ops/gated_delta_rule/gpu_kernels.h"
+#include "linescan/ops/gated_delta_rule/gpu_layout.h"
+#include "linescan/ops/gated_delta_rule/gpu_scan.cuh"
+
+namespace linescan {
+namespace {
+
+struct ChainArgs {
+  DeltaSegmentStates segments;
+  int64_t items;       // sequences x value heads x parts of V
+  int64_t boundaries;  // of a sequence
+  int value_heads, parts, K, V;
+  bool backwards;
+};
+
+template <int kKeys>
+__global__ void __launch_bounds__(DeltaLayout::kChainThreads) chain_kernel(ChainArgs args) {
+  constexpr int kColumns = DeltaLayout::kChainColumns, kThreads = DeltaLayout::kChainThreads;
+  constexpr int kKeyWarps = kKeys > 128 ? kKeys / 128 : 1, kTermWarps = kThreads / 32 / kKeyWarps;
+  constexpr int kOwnKeys = kKeys < 128 ? kKeys / 32 : 4;  // of a thread: 32 apart
+  constexpr int kOwnTerms = kKeys / kTermWarps, kAhead = kOwnTerms < 16 ? kOwnTerms : 16;
+  constexpr int kOwnNumbers = kKeys * kColumns / kThreads;
+
+  float* const before = reinterpret_cast<float*>(shared_memory());  // [keys, columns]
+  float* const parts = before + kKeys * kColumns;                   // [term warps, keys, columns]
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int first_key = warp % kKeyWarps * 128 + lane, term_warp = warp / kKeyWarps;
+  const int first_term = term_warp * kOwnTerms;
+  const int64_t steps = args.boundaries - 1;
+
+  for (int64_t item = blockIdx.x; item < args.items; item += gridDim.x) {
+    const int first_column = static_cast<int>(item % args.parts) * kColumns;
+    const int head = static_cast<int>(item / args.parts % args.value_heads);
+    const int64_t sequence = item / args.parts / args.value_heads;
+    // Step i makes a state of what lies at boundary `to(i)`.
+    const auto to = [&](int64_t i) { return args.backwards ? args.boundaries - 1 - i : i + 2; };
+    const auto boundary = [&](int64_t number) {
+      return args.segments.boundary(number).of(sequence, head);
+    };
+    const auto transition = [&](int64_t i) {
+      const int64_t segment = args.backwards ? to(i) : to(i) - 1;
+      return args.segments.transition(segment).of(sequence, head) + first_term * kKeys + first_key;
+    };
+    const DeltaStates& strides = args.segments.boundaries;
+    // Calls visit(i, number, address or null) for the thread's numbers of a [keys, columns] part of a state.
+    const auto for_each_own = [&](float* state, const auto& visit) {
+#pragma unroll
+      for (int i = 0; i < kOwnNumbers; ++i) {
+        const int number = threadIdx.x + i * kThreads;
+        const int key = number / kColumns, column = first_column + number % kColumns;
+        const bool exists = key < args.K && column < args.V;
+        visit(i, number, exists ? state + key * strides.key + column * strides.value : nullptr);
+      }
+    };
+    float of[kAhead][kOwnKeys];  // [terms, keys] of a transition
+    const auto read = [&](int term, const float* from) {
+#pragma unroll
+      for (int k = 0; k < kOwnKeys; ++k) of[term][k] = from[term * kKeys + 32 * k];
+    };
+    const float* at = transition(0);
+#pragma unroll
+    for (int term = 0; term < kAhead; ++term) read(term, at);
+    for_each_own(boundary(args.backwards ? args.boundaries : 1),
+                 [&](int, int number, const float* from) { before[number] = from ? *from : 0.f; });
+    __syncthreads();
+
+    for (int64_t step = 0; step < steps; ++step) {
+      float* const state = boundary(to(step));
+      float own[kOwnNumbers];
+      for_each_own(state, [&](int i, int, const float* from) { own[i] = from ? *from : 0.f; });
+      float sums[kOwnKeys][kColumns] = {};
+#pragma unroll 1
+      for (int slice = 0; slice < kOwnTerms; slice += kAhead) {
+        const bool is_last = slice + kAhead == kOwnTerms;
+        if (!is_last)
+          at += kAhead * kKeys;
+        else if (step + 1 < steps)
+          at = transition(step + 1);
+        const float* const rows = before + (first_term + slice) * kColumns;
+#pragma unroll
+        for (int term = 0; term < kAhead; ++term) {
+          float columns[kColumns];
+#pragma unroll
+          for (int c = 0; c < kColumns; c += 4) {
+            const float4 four = *reinterpret_cast<const float4*>(rows + term * kColumns + c);
+            columns[c] = four.x, columns[c + 1] = four.y;
+            columns[c + 2] = four.z, columns[c + 3] = four.w;
+          }
+#pragma unroll
+          for (int k = 0; k < kOwnKeys; ++k)
+#pragma unroll
+            for (int c = 0; c < kColumns; ++c) sums[k][c] += of[term][k] * columns[c];
+          read(term, at);
+        }
+      }
+#pragma unroll
+      for (int k = 0; k < kOwnKeys; ++k)
+#pragma unroll
+        for (int c = 0; c < kColumns; c += 4)
+          *reinterpret_cast<float4*>(parts + (term_warp * kKeys + first_key + 32 * k) * kColumns +
+                                     c) =
+              make_float4(sums[k][c], sums[k][c + 1], sums[k][c + 2], sums[k][c + 3]);
+      __syncthreads();
+      for_each_own(state, [&](int i, int number, float* to) {
+        float sum = 0;
+#pragma unroll
+        for (int part = 0; part < kTermWarps; ++part)
+          sum += parts[part * kKeys * kColumns + number];
+        sum += own[i];
+        before[number] = sum;
+        if (to) *to = sum;
+      });
+      __syncthreads();
+    }
+  }
+}
+
+}  // namespace
+
+void launch_delta_chain(const GatedDeltaRuleProblem& p, const GatedDeltaRuleGpuPlan& plan,
+                        const DeltaSegmentStates& segments, int64_t boundaries, GpuStream stream) {
+  if (boundaries < 2) return;
+  const GatedDeltaRuleSize size = size_of(p);
+  const int64_t parts = (size.V + DeltaLayout::kChainColumns - 1) / DeltaLayout::kChainColumns;
+  const ChainArgs args = {segments,
+                          size.sequences * size.value_heads * parts,
+                          boundaries,
+                          static_cast<int>(size.value_heads),
+                          static_cast<int>(parts),
+                          static_cast<int>(size.K),
+                          static_cast<int>(size.V),
+                          plan.pass == Pass::kBackward};
+  dispatch_keys(plan.padded_keys, [&]<int kKeys>() {
+    launch("gated_delta_rule, chain of segments", chain_kernel<kKeys>, shape_of(plan.chain), stream,
+           args);
+  });
+}
+
+}  // namespace linescan

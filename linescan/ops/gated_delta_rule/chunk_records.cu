@@ -77,12 +77,11 @@ __device__ __forceinline__ void norm_factors(const T* tile, bool norm, float* fa
   if (threadIdx.x % 2 == 0) factors[threadIdx.x / 2] = norm ? rsqrtf(sum + 1e-6f) : 1.f;
 }
 
-// inverse <- the inverses of the 16 x 16 blocks I + L on the diagonal, a column a thread.
+// The 16 x 16 blocks of L on the diagonal <- the inverses of I + L there, a column a thread, by whole warps.
 template <int kChunk, int kStride>
-__device__ __forceinline__ void invert_diagonal(const float* L, float* inverse) {
-  if (threadIdx.x >= kChunk) return;
-  const int first = threadIdx.x / 16 * 16, column = threadIdx.x % 16;
-  const float* block = L + first * (kStride + 1);
+__device__ __forceinline__ void invert_diagonal(float* L) {
+  const int first = threadIdx.x / 16 * 16 % kChunk, column = threadIdx.x % 16;
+  float* const block = L + first * (kStride + 1);
   float x[16];
 #pragma unroll
   for (int i = 0; i < 16; ++i) {
@@ -95,25 +94,26 @@ __device__ __forceinline__ void invert_diagonal(const float* L, float* inverse) 
       if (k + 2 < i) x[i] = fmaf(-l.z, x[k + 2], x[i]);
       if (k + 3 < i) x[i] = fmaf(-l.w, x[k + 3], x[i]);
     }
-    inverse[(first + i) * kStride + first + column] = x[i];
   }
+  __syncwarp();  // a block has been read by the warp that it belongs to
+#pragma unroll
+  for (int i = 0; i < 16; ++i) block[i * kStride + column] = x[i];
 }
 
-// Doubles the blocks of the inverse that are known, [kSize, kSize] each. L inverse(above left) goes above the
-// diagonal of L.
+// Doubles the blocks of the inverse that are known, [kSize, kSize] each; below them L is still there. L inverse(above left)
+// goes above the diagonal.
 template <int kSize, int kChunk, int kStride, int kNumberPieces>
-__device__ __forceinline__ void merge_blocks(float* L, float* inverse) {
+__device__ __forceinline__ void merge_blocks(float* L) {
   constexpr int kPieces = kSize / 16, kTasks = kChunk / (2 * kSize) * kPieces * kPieces;
   const int lane = threadIdx.x % 32, g = lane / 4, q = lane % 4;
   const int task = threadIdx.x / 32;
   const int pair = task / (kPieces * kPieces) * 2 * kSize;
   const int m = task / kPieces % kPieces * 16, n = task % kPieces * 16;
   const bool works = task < kTasks;
-  float* const below = L + (pair + kSize) * kStride + pair;
-  const float* const above = inverse + pair * (kStride + 1);
+  float* const below = L + (pair + kSize) * kStride + pair;  // and the result
+  const float* const above = L + pair * (kStride + 1);
   float* const between = L + pair * kStride + pair + kSize;
-  float* const result = inverse + (pair + kSize) * kStride + pair;
-  const float* const right = inverse + (pair + kSize) * (kStride + 1);
+  const float* const right = L + (pair + kSize) * (kStride + 1);
   Sums<2> sums;
   // Of lower triangles only what is not above the diagonal has been written.
   const auto product = [&](const float* a_tile, const float* b_tile, int first, int last) {
@@ -144,31 +144,55 @@ __device__ __forceinline__ void merge_blocks(float* L, float* inverse) {
   __syncthreads();
   if (works) {
     product(right, between, 0, m);
-    store(result, -1.f);
+    store(below, -1.f);
   }
   __syncthreads();
 }
 
+// The 16 x 16 blocks of a lower triangle, dealt out to as many warps as it has rows of blocks: the first two of a warp
+// are of one row, a third one is on the diagonal.
+template <int kRows>
+struct TriangleBlocks {
+  static constexpr int kMost = kRows == 4 ? 3 : kRows;
+  int warp;
+
+  __device__ __forceinline__ int count() const {
+    if constexpr (kRows == 4) return warp < 2 ? 3 : 2;
+    return kRows == 2 ? 2 - warp : 1;
+  }
+  __device__ __forceinline__ int row(int n) const {
+    if constexpr (kRows == 4) {
+      if (n == 2) return 2 * warp;     // 0, 2
+      return warp < 2 ? 3 : 4 - warp;  // 3, 3, 2, 1
+    }
+    return kRows - 1 - warp;
+  }
+  __device__ __forceinline__ int column(int n) const {
+    if constexpr (kRows == 4) return n == 2 ? 2 * warp : warp == 1 ? 2 + n : n;
+    return n;
+  }
+};
+
 template <typename T, int kKeys, bool kPair>
-__global__ void __launch_bounds__(2 * DeltaSizes<T, kKeys, kPair>::kChunk, 4)
+__global__ void __launch_bounds__(2 * DeltaSizes<T, kKeys, kPair>::kChunk, kPair ? 3 : 4)
     records_kernel(RecordArgs<T> args) {
   using Sizes = DeltaSizes<T, kKeys, kPair>;
   constexpr int kChunk = Sizes::kChunk, kStride = Sizes::kStride, kSquare = Sizes::kSquare;
   constexpr int64_t kBytes = RecordsBytes<Sizes>::value;
   static_assert(sizeof(DeltaDecays<kChunk>) == RecordsBytes<Sizes>::decays);
   const DeltaInputs<T>& in = args.in;
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, first = 16 * warp + lane / 4;
+  constexpr int kRows = kChunk / 16;  // of blocks
+  const int lane = threadIdx.x % 32;
+  const TriangleBlocks<kRows> blocks = {static_cast<int>(threadIdx.x) / 32};
   T* const k_tile = reinterpret_cast<T*>(shared_memory());
   T* const q_tile = k_tile + kChunk * kStride;
   float* const L = reinterpret_cast<float*>(shared_memory());  // where the tiles were
-  float* const inverse = L + kChunk * kSquare;
+  T* const P = reinterpret_cast<T*>(L + kChunk * kSquare);
   float* const gates = reinterpret_cast<float*>(shared_memory() + kBytes) - 6 * kChunk;
   float* const factor_q = gates + 4 * kChunk;
   float* const factor_k = factor_q + kChunk;
   auto& decays = *reinterpret_cast<DeltaDecays<kChunk>*>(reinterpret_cast<unsigned char*>(gates) -
                                                          sizeof(DeltaDecays<kChunk>));
-  // Where a warp puts together its 16 rows of P.
-  T* const outbox = reinterpret_cast<T*>(inverse + kChunk * kSquare) + warp * 16 * kSquare;
   // Eleven bits a piece: enough is what the record is rounded to.
   constexpr int kNumberPieces = std::is_same_v<T, BFloat16> ? 1 : sizeof(T) == 2 ? 2 : 3;
   const DeltaTeam team = {static_cast<int>(threadIdx.x), 2 * kChunk};
@@ -196,21 +220,26 @@ __global__ void __launch_bounds__(2 * DeltaSizes<T, kKeys, kPair>::kChunk, 4)
     __syncthreads();
     norm_factors<T, kKeys, kStride>(k_tile, in.norm, factor_k);
     norm_factors<T, kKeys, kStride>(q_tile, in.norm, factor_q);
-    Sums<kChunk / 8> kk, qk;  // of rows 16 warp to 16 warp + 15
-    kk.clear();
-    qk.clear();
+    Sums<2> kk[blocks.kMost], qk[blocks.kMost];
+#pragma unroll
+    for (int n = 0; n < blocks.kMost; ++n) {
+      kk[n].clear();
+      qk[n].clear();
+    }
 #pragma unroll 2
     for (int k = 0; k < kKeys; k += 16) {
       FragmentA<T> from_k, from_q;
-      load_a(from_k, k_tile + 16 * warp * kStride + k, kStride);
-      load_a(from_q, q_tile + 16 * warp * kStride + k, kStride);
 #pragma unroll
-      for (int n = 0; n < kChunk / 16; ++n) {
-        if (n > warp) break;  // above the diagonal
+      for (int n = 0; n < blocks.kMost; ++n) {
+        if (n >= blocks.count()) break;
+        if (n != 1) {  // of another row than the one before
+          load_a(from_k, k_tile + 16 * blocks.row(n) * kStride + k, kStride);
+          load_a(from_q, q_tile + 16 * blocks.row(n) * kStride + k, kStride);
+        }
         FragmentB<T> b[2];
-        load_b_rows(b, k_tile + 16 * n * kStride + k, kStride);
-        multiply_add(kk, n, from_k, b);
-        multiply_add(qk, n, from_q, b);
+        load_b_rows(b, k_tile + 16 * blocks.column(n) * kStride + k, kStride);
+        multiply_add(kk[n], 0, from_k, b);
+        multiply_add(qk[n], 0, from_q, b);
       }
     }
 
@@ -242,97 +271,84 @@ __global__ void __launch_bounds__(2 * DeltaSizes<T, kKeys, kPair>::kChunk, 4)
         record.rows[kWrite * kChunk + i] = nk * decays.to_end(i);
         if (i == kChunk - 1) record.rows[kDecay * kChunk] = before;
       }
-      // Every thread's numbers of P and L, 16 columns at a time.
-      float of_p[2], of_l[2];
+      // Every thread's numbers of P and L, a block at a time. Where they lie is found anew for every value head: there are
+      // no registers to keep it.
+      const TriangleBlocks<kRows> own = {in_register(blocks.warp)};
 #pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        of_p[r] = in.scale * factor_q[first + 8 * r];
-        of_l[r] = beta[first + 8 * r] * factor_k[first + 8 * r];
-      }
+      for (int n = 0; n < own.kMost; ++n) {
+        if (n >= own.count()) break;
+        const int row = own.row(n), column = own.column(n);
+        const bool near = row == column;
+        float ahead_of_rows[2], of_p[2], of_l[2];
 #pragma unroll
-      for (int block = 0; block < kChunk / 16; ++block) {
-        FragmentA<T> p;
-        p.fill([](int, int) { return 0.f; });
-        if (block <= warp) {
-          const bool near = block == warp;
-          float before[2], values[2][4];
-#pragma unroll
-          for (int r = 0; r < 2; ++r)
-            before[r] = decays.upto[first + 8 * r] + decays.between[warp][block];
-#pragma unroll
-          for (int half = 0; half < 2; ++half) {
-            const int tile = 2 * block + half, j = 8 * tile + lane % 4 * 2;
-            const auto factors = *reinterpret_cast<const float2*>(factor_k + j);
-            const auto ahead = *reinterpret_cast<const float2*>(decays.ahead + j);
-#pragma unroll
-            for (int r = 0; r < 2; ++r) {
-              const int i = first + 8 * r;
-              float l[2];
-#pragma unroll
-              for (int n = 0; n < 2; ++n) {
-                const float E = near ? decays.near[i][(j + n) % 16]  // zero above the diagonal
-                                     : exp2_approx(before[r] + (n == 0 ? ahead.x : ahead.y));
-                const float decay = E * (n == 0 ? factors.x : factors.y);
-                values[r][2 * half + n] = of_p[r] * decay * qk.tiles[tile][2 * r + n];
-                l[n] = i == j + n ? 0.f : of_l[r] * decay * kk.tiles[tile][2 * r + n];
-              }
-              *reinterpret_cast<float2*>(L + i * kSquare + j) = make_float2(l[0], l[1]);
-            }
-          }
-          p.fill([&](int r, int i) { return values[r][i]; });
+        for (int r = 0; r < 2; ++r) {
+          const int i = 16 * row + lane / 4 + 8 * r;
+          ahead_of_rows[r] = decays.upto[i] + decays.between[row][column];
+          of_p[r] = in.scale * factor_q[i];
+          of_l[r] = beta[i] * factor_k[i];
         }
-        if constexpr (sizeof(T) == 2) {
-          store_matrices<false>(outbox + lane % 16 * kSquare + 16 * block + lane / 16 * 8, p.words);
-        } else {
-#pragma unroll
-          for (int r = 0; r < 2; ++r)
-#pragma unroll
-            for (int i = 0; i < 4; i += 2)
-              store_two(record.P + (first + 8 * r) * kChunk, 16 * block + fragment_k(lane % 4, i),
-                        kChunk, true, p.values[r][i], p.values[r][i + 1]);
-        }
-      }
-      if constexpr (sizeof(T) == 2) {
-        __syncwarp();
-        constexpr int kPacks = kChunk / 8;
-#pragma unroll
-        for (int i = 0; i < 16 * kPacks / 32; ++i) {
-          const int row = i * (32 / kPacks) + lane / kPacks, column = lane % kPacks * 8;
-          *reinterpret_cast<Pack<T, 8>*>(record.P + (16 * warp + row) * kChunk + column) =
-              *reinterpret_cast<const Pack<T, 8>*>(outbox + row * kSquare + column);
-        }
-      }
-      __syncthreads();
-      invert_diagonal<kChunk, kSquare>(L, inverse);
-      __syncthreads();
-      if constexpr (kChunk >= 32) merge_blocks<16, kChunk, kSquare, kNumberPieces>(L, inverse);
-      if constexpr (kChunk >= 64) merge_blocks<32, kChunk, kSquare, kNumberPieces>(L, inverse);
-      // Eight numbers at a time; all are read before the first is stored.
-      constexpr int kPacks = kChunk / 16;  // a thread
-      float4 numbers[kPacks][2];
-#pragma unroll
-      for (int n = 0; n < kPacks; ++n) {
-        const int i = threadIdx.x + n * 2 * kChunk, row = 8 * i / kChunk, column = 8 * i % kChunk;
-#pragma unroll
-        for (int half = 0; half < 2; ++half)
-          numbers[n][half] =
-              column / 16 <= row / 16
-                  ? *reinterpret_cast<const float4*>(inverse + row * kSquare + column + 4 * half)
-                  : make_float4(0.f, 0.f, 0.f, 0.f);
-      }
-#pragma unroll
-      for (int n = 0; n < kPacks; ++n) {
-        Pack<T, 8> pack;
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-          const float4 four = numbers[n][half];
-          pack.values[4 * half] = from_float<T>(four.x);
-          pack.values[4 * half + 1] = from_float<T>(four.y);
-          pack.values[4 * half + 2] = from_float<T>(four.z);
-          pack.values[4 * half + 3] = from_float<T>(four.w);
+          const int j = 16 * column + 8 * half + lane % 4 * 2;
+          const auto factors = *reinterpret_cast<const float2*>(factor_k + j);
+          const auto ahead = *reinterpret_cast<const float2*>(decays.ahead + j);
+#pragma unroll
+          for (int r = 0; r < 2; ++r) {
+            const int i = 16 * row + lane / 4 + 8 * r;
+            float p[2], l[2];
+#pragma unroll
+            for (int c = 0; c < 2; ++c) {
+              const float E = near ? decays.near[i][(j + c) % 16]  // zero above the diagonal
+                                   : exp2_approx(ahead_of_rows[r] + (c == 0 ? ahead.x : ahead.y));
+              const float decay = E * (c == 0 ? factors.x : factors.y);
+              p[c] = of_p[r] * decay * qk[n].tiles[half][2 * r + c];
+              l[c] = i == j + c ? 0.f : of_l[r] * decay * kk[n].tiles[half][2 * r + c];
+            }
+            *reinterpret_cast<float2*>(L + i * kSquare + j) = make_float2(l[0], l[1]);
+            store_two(P + i * kSquare, j, kChunk, true, p[0], p[1]);
+          }
         }
-        *reinterpret_cast<Pack<T, 8>*>(record.A + 8 * (threadIdx.x + n * 2 * kChunk)) = pack;
       }
+      __syncthreads();
+      // Half of the threads invert, the others store P meanwhile.
+      if (threadIdx.x < max(kChunk, 32)) invert_diagonal<kChunk, kSquare>(L);
+      if (threadIdx.x >= kChunk) {
+        constexpr int kNumbers = 16 / sizeof(T), kPacks = kChunk / kNumbers;
+        const int thread = threadIdx.x % kChunk, column = thread % kPacks * kNumbers;
+#pragma unroll
+        for (int n = 0; n < kPacks; ++n) {
+          const int row = thread / kPacks + n * (kChunk / kPacks);
+          uint4 pack = {};
+          if (column / 16 <= row / 16)
+            pack = *reinterpret_cast<const uint4*>(P + row * kSquare + column);
+          *reinterpret_cast<uint4*>(record.P + row * kChunk + column) = pack;
+        }
+      }
+      __syncthreads();
+      if constexpr (kChunk >= 32) merge_blocks<16, kChunk, kSquare, kNumberPieces>(L);
+      if constexpr (kChunk >= 64) merge_blocks<32, kChunk, kSquare, kNumberPieces>(L);
+      // Eight numbers at a time; all are read before the first is stored.
+      constexpr int kPacks = kChunk / 16, kRowPacks = kChunk / 8;  // a thread, a row
+      const int column = threadIdx.x % kRowPacks * 8;
+      Pack<T, 8> packs[kPacks];
+#pragma unroll
+      for (int n = 0; n < kPacks; ++n) {
+        const int row = threadIdx.x / kRowPacks + n * (2 * kChunk / kRowPacks);
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const float4 four =
+              column / 16 <= row / 16
+                  ? *reinterpret_cast<const float4*>(L + row * kSquare + column + 4 * half)
+                  : make_float4(0.f, 0.f, 0.f, 0.f);
+          packs[n].values[4 * half] = from_float<T>(four.x);
+          packs[n].values[4 * half + 1] = from_float<T>(four.y);
+          packs[n].values[4 * half + 2] = from_float<T>(four.z);
+          packs[n].values[4 * half + 3] = from_float<T>(four.w);
+        }
+      }
+#pragma unroll
+      for (int n = 0; n < kPacks; ++n)
+        *reinterpret_cast<Pack<T, 8>*>(record.A + 8 * (threadIdx.x + n * 2 * kChunk)) = packs[n];
     }
     __syncthreads();
   }

@@ -52,11 +52,10 @@ struct DeltaLayout {
   constexpr int64_t decays_bytes() const {
     return (4 * (int64_t{19} * chunk() + chunk() / 16 * (chunk() / 16)) + 15) / 16 * 16;
   }
-  // The records' kernel: tiles of k and q, later L and its inverse in float32 and, of half types, P on its way
-  // out; decays; six rows.
+  // The records' kernel: tiles of k and q, later L, in float32, and P on its way out; decays; six rows.
   constexpr int64_t records_bytes() const {
-    return std::max(2 * key_tile_bytes(), int64_t{2} * chunk() * square_stride() * 4 +
-                                              (number_bytes == 2 ? square_bytes() : 0)) +
+    return std::max(2 * key_tile_bytes(),
+                    int64_t{1} * chunk() * square_stride() * 4 + square_bytes()) +
            decays_bytes() + int64_t{6} * chunk() * 4;
   }
 

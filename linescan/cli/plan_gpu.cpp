@@ -34,6 +34,7 @@ json own_fields(const SelectiveScanGpuPlan& plan) {
           {"rows", plan.rows},
           {"blocks", plan.blocks},
           {"tiles", plan.tiles},
+          {"tail", plan.tail},
           {"state_tile", plan.state_tile},
           {"slice", plan.slice},
           {"shared_carries", plan.shared_carries},

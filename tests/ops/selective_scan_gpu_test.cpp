@@ -400,6 +400,37 @@ TEST(SelectiveScanGpuPlans, AllForShortRowsAgreeWithReference) {
     }
 }
 
+// Rows of one state whose last tile has at most two steps a lane, and just more; eight lanes a row, then all.
+TEST(SelectiveScanGpuPlans, ShortLastTilesAgreeWithReference) {
+  SKIP_WITHOUT_GPU;
+  struct Tail {
+    int64_t length;
+    bool ahead, back;
+  };
+  for (const Tail& tail :
+       {Tail{65, true, true}, Tail{80, true, true}, Tail{81, false, false}, Tail{592, true, false},
+        Tail{1088, true, true}, Tail{1089, false, false}})
+    for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+      const Case c{.batch = 2,
+                   .channels = 74,
+                   .groups = 2,
+                   .length = tail.length,
+                   .states = 1,
+                   .dtype = dtype,
+                   .softplus = true,
+                   .initial = tail.length % 2 == 1,
+                   .out_dtype = tail.length < 100 ? DType::kFloat32 : dtype,
+                   .misalign = tail.length == 80 ? 1 : 0};
+      SCOPED_TRACE(::testing::Message() << c);
+      const SelectiveScanSize size = size_of(Sample(c).problem);
+      for (const auto& [pass, has] :
+           {std::pair{Pass::kForward, tail.ahead}, std::pair{Pass::kBackward, tail.back}})
+        for (const SelectiveScanGpuPlan& one : legal_plans(size, pass, test_gpu()))
+          EXPECT_EQ(one.tail, has && one.one_state && !one.short_rows);
+      expect_all_plans_agree(c);
+    }
+}
+
 // What decides where states are kept must not depend on the device.
 TEST(SelectiveScanGpuPlanner, TakesShortRowsAtOddAddressesByTheirSizes) {
   SelectiveScanSize size{.batch = 128, .channels = 3072, .groups = 4, .length = 49, .states = 1};

@@ -46,6 +46,8 @@ __device__ __forceinline__ GpuRawItems<T, kCount> load_items(const unsigned char
     if (bytes >= 16 && count == kCount) return load_words<T, kCount, 4>(from);
   if constexpr (kBytes >= 8)
     if (bytes >= 8 && count == kCount) return load_words<T, kCount, 2>(from);
+  if constexpr (kBytes == 4)
+    if (bytes >= 4 && count == kCount) return load_words<T, kCount, 1>(from);
   GpuRawItems<T, kCount> items;
 #pragma unroll
   for (int j = 0; j < kCount; ++j, from += step) {
@@ -94,6 +96,8 @@ __device__ __forceinline__ void store_items(unsigned char* to, int64_t step, int
     if (bytes >= 16 && count == kCount) return store_words<4>(to, items);
   if constexpr (kBytes >= 8)
     if (bytes >= 8 && count == kCount) return store_words<2>(to, items);
+  if constexpr (kBytes == 4)
+    if (bytes >= 4 && count == kCount) return store_words<1>(to, items);
 #pragma unroll
   for (int j = 0; j < kCount; ++j, to += step) {
     if (j >= count) continue;

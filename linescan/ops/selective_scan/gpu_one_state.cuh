@@ -1,5 +1,5 @@
 // selective_scan with one state, lanes along the length: what its two kernels share. A lane has kOneItems
-// neighbouring steps, kLanes of them a row's tile. B and C of the tile stay in registers while a warp
+// neighbouring steps, kLanes of them a row's tile; in a short last tile kOneTailItems. B and C of the tile stay in registers while a warp
 // meets the rows of its block in turn, so the gradients of B and C need no sum over lanes.
 #pragma once
 
@@ -33,13 +33,15 @@ struct OneStatePlace {
     rows = min(args.rows, args.group_channels - part * args.rows);
     channel = group * args.group_channels + part * args.rows;
   }
-  // Steps that the lane has in a tile.
+  // Steps that the lane has in a tile, kItems at most, and the first of them.
+  template <int kItems>
   __device__ __forceinline__ int count(const SelectiveScanGpuArguments& args, int tile) const {
-    const int64_t rest = args.length - int64_t{tile} * kTile - segment * kOneItems;
-    return static_cast<int>(max(int64_t{0}, min(rest, int64_t{kOneItems})));
+    const int64_t rest = args.length - start<kItems>(tile);
+    return static_cast<int>(max(int64_t{0}, min(rest, int64_t{kItems})));
   }
+  template <int kItems>
   __device__ __forceinline__ int64_t start(int tile) const {
-    return int64_t{tile} * kTile + segment * kOneItems;
+    return int64_t{tile} * kTile + segment * kItems;
   }
   // Of the lane's first row at step t; its next row is kStride rows further.
   __device__ __forceinline__ unsigned char* address(const GpuSequence& q, int64_t t) const {
@@ -54,15 +56,21 @@ struct OneStatePlace {
   }
 };
 
-// B or C at the lane's steps of a tile.
-template <typename T, int kLanes>
-__device__ __forceinline__ void load_factor(const GpuFactor& f, const OneStatePlace<kLanes>& place,
-                                            int64_t start, int count, float (&x)[kOneItems]) {
-  const unsigned char* from =
-      f.data + place.item * f.batch + place.group * f.group + start * f.step;
-  const auto items = load_items<T, kOneItems>(from, f.step, f.unit, count);
+// B or C at the lane's steps of a tile, as they lie in memory.
+template <typename T, int kItems, int kLanes>
+__device__ __forceinline__ GpuRawItems<T, kItems> load_factor(const SelectiveScanGpuArguments& args,
+                                                              int which,
+                                                              const OneStatePlace<kLanes>& place,
+                                                              int tile) {
+  const GpuFactor& f = args.factors[which];
+  const unsigned char* from = f.data + place.item * f.batch + place.group * f.group +
+                              place.template start<kItems>(tile) * f.step;
+  return load_items<T, kItems>(from, f.step, f.unit, place.template count<kItems>(args, tile));
+}
+template <typename T, int kItems>
+__device__ __forceinline__ void to_floats(float (&x)[kItems], const GpuRawItems<T, kItems>& items) {
 #pragma unroll
-  for (int j = 0; j < kOneItems; ++j) x[j] = items[j];
+  for (int j = 0; j < kItems; ++j) x[j] = items[j];
 }
 
 // What a row's steps need besides: in shared memory, with what it hands from tile to tile.

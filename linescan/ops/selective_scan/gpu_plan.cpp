@@ -24,7 +24,7 @@ struct Bounds {
 Bounds bounds_of(const Plan& plan) {
   const bool forward = plan.pass == Pass::kForward;
   if (plan.short_rows) return {forward ? 80 : 128, 1};
-  if (plan.one_state) return {forward ? 96 : 128, kOneWarps};
+  if (plan.one_state) return {forward ? 80 : 128, kOneWarps};
   if (plan.channels_last) return {168, kChannelsLastMaxWarps};
   if (plan.state_lanes) return {128, kStateLanesMaxWarps};
   return forward ? Bounds{128, kGpuScanMaxWarps} : Bounds{168, 6};
@@ -34,6 +34,15 @@ int64_t rows_of_warp(const Plan& plan) { return kGpuWarp / plan.segments; }
 int64_t tile_of(const Plan& plan) {
   if (plan.state_lanes) return kGpuItems;
   return plan.segments * (plan.short_rows ? kShortItems : plan.one_state ? kOneItems : kGpuItems);
+}
+
+// Whether the last tile of a row of one state goes by fewer steps a lane. Backward with few lanes a row that costs the other tiles
+// registers, and pays only where they are few.
+bool has_tail(const Size& size, const Plan& plan) {
+  if (!plan.one_state || plan.short_rows || plan.tiles == 0) return false;
+  const int64_t rest = size.length - (plan.tiles - 1) * tile_of(plan);
+  return rest <= plan.segments * kOneTailItems &&
+         (plan.pass == Pass::kForward || plan.segments == kGpuWarp || plan.tiles <= kOneFewTiles);
 }
 
 // States of B and C held at once: a share of shared memory, to which the backward pass adds the sums
@@ -111,6 +120,7 @@ void fill(const Size& size, const Gpu& gpu, Plan& plan) {
   if (!plan.one_state) plan.rows = plan.warps / plan.shares * rows_of_warp(plan);
   plan.blocks = ceil_div(size.channels / std::max<int64_t>(size.groups, 1), plan.rows);
   plan.tiles = ceil_div(size.length, tile_of(plan));
+  plan.tail = has_tail(size, plan);
   plan.slice = std::max<int64_t>(size.batch, 1);
   if (plan.pass == Pass::kBackward) {
     Plan one = plan, two = plan;
@@ -194,15 +204,18 @@ double cost(const Size& size, const Plan& plan, const Gpu& gpu) {
   const double extra = extra_bytes / (16.0 * real(gpu.multiprocessors));
   if (plan.one_state) {
     // Fitted to the times of all plans for four rows of the published table: blocks that start together wait
-    // for memory together.
-    const double together = 1 + (backward ? 0.6 : 1.0) / (real(plan.tiles) * std::max(1.0, share));
+    // for memory together, and a tile has its own cost.
+    const bool long_rows = plan.segments == kGpuWarp;
+    const double waiting = !backward ? 2.0 : long_rows ? 0.6 : 1.3;
+    const double own = backward ? (long_rows ? 700 : 15) : (long_rows ? 64 : 24);
+    const double together = 1 + waiting / (real(plan.tiles) * std::max(1.0, share));
     const double turns = real(ceil_div(plan.rows, kOneWarps * rows_of_warp(plan)));
     double turn = 250 + 8 * steps;  // instructions, of a tile's rows at once
     const bool states_first = plan.tiles > 1 && !size.kept_states;
     if (backward) turn = 550 + 20 * steps + (states_first ? 200 + 8 * steps : 0);
-    const double tile =
-        plan.short_rows ? (backward ? 480.0 : 270.0) : turns * turn + (backward ? 15 : 24);
-    return waves_begun * together * filled * real(plan.tiles) * tile / (4 * busy) + extra;
+    const double tile = plan.short_rows ? (backward ? 480.0 : 270.0) : turns * turn + own;
+    const double tiles = real(plan.tiles) - (plan.tail ? 0.65 : 0);
+    return waves_begun * together * filled * tiles * tile / (4 * busy) + extra;
   }
   if (plan.state_lanes) {
     const double rounds = real(ceil_div(size.states, 2 * plan.segments));
@@ -511,7 +524,7 @@ std::string to_string(const SelectiveScanGpuPlan& plan) {
       "  grid, block     {} blocks of {} threads\n"
       "  rows            {} a block, {} warps share the states of a row\n"
       "  group           {} blocks for its channels\n"
-      "  tile            {} steps, {} a row\n"
+      "  tile            {} steps, {} a row{}\n"
       "  state tile      {} states of B and C in shared memory at once\n"
       "  carries         in {}\n"
       "  shared memory   {} of {} bytes a block\n"
@@ -524,7 +537,8 @@ std::string to_string(const SelectiveScanGpuPlan& plan) {
       : plan.state_lanes ? fmt::format("state lanes: {} lanes divide a row's states", plan.segments)
       : plan.segments == 1 ? "serial: a lane walks a row"
                            : fmt::format("segmented: {} lanes share a row", plan.segments),
-      plan.grid, plan.block, plan.rows, plan.shares, plan.blocks, tile, plan.tiles, plan.state_tile,
+      plan.grid, plan.block, plan.rows, plan.shares, plan.blocks, tile, plan.tiles,
+      plan.tail ? ", the last one short" : "", plan.state_tile,
       plan.shared_carries ? "shared memory" : "the workspace", plan.shared_bytes, plan.shared_limit,
       plan.blocks_per_multiprocessor, plan.warps_per_multiprocessor);
   if (plan.ahead_lanes > 0)

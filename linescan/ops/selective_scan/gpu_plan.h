@@ -19,9 +19,11 @@ inline constexpr int kGpuScanMaxWarps = 8;      // of a block
 inline constexpr int kGpuWarp = 32;             // lanes
 inline constexpr int kGpuConstantSegments = 4;  // the only variant with constant B or C
 // The variant for one state: lanes lie along the length, a warp meets its block's rows in turn.
-inline constexpr int kOneItems = 8;     // steps of a lane
-inline constexpr int kOneWarps = 4;     // of a block
-inline constexpr int kOneFewLanes = 8;  // of a row; all of a warp from kOneLong steps on
+inline constexpr int kOneItems = 8;      // steps of a lane
+inline constexpr int kOneTailItems = 2;  // in a last tile that needs no more (plan.tail)
+inline constexpr int kOneFewTiles = 8;   // see has_tail() in gpu_plan.cpp
+inline constexpr int kOneWarps = 4;      // of a block
+inline constexpr int kOneFewLanes = 8;   // of a row; all of a warp from kOneLong steps on
 inline constexpr int kOneLong = 1025;
 // Its form for many short rows at odd addresses: a lane walks a row, a block is a warp. Steps of a tile (seven
 // divides the planes of 224-pixel networks), floats from a tile's B or C to the next one's, the longest row, the
@@ -69,6 +71,7 @@ struct SelectiveScanGpuPlan {
   int64_t blocks = 0;  // of a (batch, group); backward: parts that the sums for B, C come in
   int64_t state_tile = 0;
   int64_t tiles = 0;        // of a row
+  bool tail = false;        // one state: fewer steps a lane in the last one
   int64_t slice = 0;        // batch items that one launch works through
   int64_t ahead_lanes = 0;  // backward: a first kernel with state_lanes has them; 0: there is none
   bool shared_carries = false;  // what rows hand from tile to tile: shared memory, or workspace

@@ -130,22 +130,44 @@ __device__ __forceinline__ void store_out(const ShortRowsPlace& place, const Gpu
   }
 }
 
-// B and C as floats in shared memory: kShortPitch of them for kShortItems steps, zero behind the end.
+// B and C on their way to shared memory: kShortPitch floats for kShortItems steps, zero behind the end. All loads are
+// under way before the first number is wanted.
 template <typename T>
-__device__ __forceinline__ void bring_factors(const SelectiveScanGpuArguments& args,
-                                              const ShortRowsPlace& place, float* to) {
+class ShortFactors {
+ public:
+  __device__ __forceinline__ ShortFactors(const SelectiveScanGpuArguments& args,
+                                          const ShortRowsPlace& place)
+      : count_(args.tiles * kShortPitch), lane_(place.lane) {
 #pragma unroll
-  for (int which = 0; which < 2; ++which) {
-    const GpuFactor& f = args.factors[which];
-    const unsigned char* from = f.data + place.item * f.batch + place.group * f.group;
-    for (int i = place.lane; i < args.tiles * kShortPitch; i += kGpuWarp) {
-      const int inside = i % kShortPitch, t = i / kShortPitch * kShortItems + inside;
-      const bool some = inside < kShortItems && t < place.length;
-      to[which * args.tiles * kShortPitch + i] =
-          some ? to_float(*reinterpret_cast<const T*>(from + t * f.step)) : 0;
+    for (int which = 0; which < 2; ++which) {
+      const GpuFactor& f = args.factors[which];
+      const unsigned char* from = f.data + place.item * f.batch + place.group * f.group;
+#pragma unroll
+      for (int n = 0; n < kOwn; ++n) {
+        const int i = place.lane + n * kGpuWarp, inside = i % kShortPitch;
+        const int t = i / kShortPitch * kShortItems + inside;
+        const bool some = inside < kShortItems && t < place.length;
+        numbers_[which][n] = some ? *reinterpret_cast<const T*>(from + t * f.step) : T{};
+      }
     }
   }
-}
+  // to [2, tiles * kShortPitch]
+  __device__ __forceinline__ void put(float* to) const {
+#pragma unroll
+    for (int which = 0; which < 2; ++which)
+#pragma unroll
+      for (int n = 0; n < kOwn; ++n) {
+        const int i = lane_ + n * kGpuWarp;
+        if (i < count_) to[which * count_ + i] = to_float(numbers_[which][n]);
+      }
+  }
+
+ private:
+  static constexpr int kMostTiles = (kShortLength + kShortItems - 1) / kShortItems;
+  static constexpr int kOwn = (kMostTiles * kShortPitch + kGpuWarp - 1) / kGpuWarp;
+  int count_, lane_;
+  T numbers_[2][kOwn];
+};
 // Those of a tile; `from`: of B or C.
 __device__ __forceinline__ void read_factor(const float* from, int tile, float (&x)[kShortPitch]) {
 #pragma unroll

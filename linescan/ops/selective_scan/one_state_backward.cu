@@ -34,26 +34,29 @@ __device__ __forceinline__ void add_row_sums(float A, float D, float bias, bool 
 }
 
 // The block's gradients of B and C at a tile's steps: warps leave theirs, then all threads add them up.
-template <int kLanes>
+template <int kItems, int kLanes>
 __device__ __forceinline__ void finish_factors(const SelectiveScanGpuArguments& args,
                                                const OneStatePlace<kLanes>& place, int tile,
-                                               float (&gB)[kOneItems], float (&gC)[kOneItems],
+                                               float (&gB)[kItems], float (&gC)[kItems],
                                                float* sums) {
   constexpr int kTile = OneStatePlace<kLanes>::kTile;
 #pragma unroll
   for (int mask = kLanes; mask < kGpuWarp; mask *= 2)
 #pragma unroll
-    for (int j = 0; j < kOneItems; ++j) {
+    for (int j = 0; j < kItems; ++j) {
       gB[j] += __shfl_xor_sync(kAllLanes, gB[j], mask);
       gC[j] += __shfl_xor_sync(kAllLanes, gC[j], mask);
     }
   if (place.lane < kLanes) {
-    float* own = sums + place.warp * 2 * kTile + place.segment * kOneItems;
+    float* own = sums + place.warp * 2 * kTile + place.segment * kItems;
+    constexpr int kPack = kItems < 4 ? kItems : 4;
 #pragma unroll
-    for (int j = 0; j < kOneItems; j += 4) {
-      *reinterpret_cast<float4*>(own + j) = make_float4(gB[j], gB[j + 1], gB[j + 2], gB[j + 3]);
-      *reinterpret_cast<float4*>(own + kTile + j) =
-          make_float4(gC[j], gC[j + 1], gC[j + 2], gC[j + 3]);
+    for (int j = 0; j < kItems; j += kPack) {
+      Pack<float, kPack> of_B, of_C;
+#pragma unroll
+      for (int n = 0; n < kPack; ++n) of_B.values[n] = gB[j + n], of_C.values[n] = gC[j + n];
+      *reinterpret_cast<Pack<float, kPack>*>(own + j) = of_B;
+      *reinterpret_cast<Pack<float, kPack>*>(own + kTile + j) = of_C;
     }
   }
   __syncthreads();
@@ -75,127 +78,147 @@ __device__ __forceinline__ void finish_factors(const SelectiveScanGpuArguments& 
   }
 }
 
-template <typename T, typename G, int kLanes>
+// What a block has in shared memory.
+struct BackwardShared {
+  OneStateRow* rows;
+  RowSums* row_sums;
+  float* factor_sums;
+
+  __device__ __forceinline__ explicit BackwardShared(const SelectiveScanGpuArguments& args) {
+    rows = reinterpret_cast<OneStateRow*>(shared_memory());
+    row_sums = reinterpret_cast<RowSums*>(rows + args.rows);
+    factor_sums = reinterpret_cast<float*>(row_sums + args.rows);
+  }
+};
+
+// A tile of the block's rows, kItems steps a lane.
+template <typename T, typename G, int kItems, int kLanes>
+__device__ __forceinline__ void walk_tile(const SelectiveScanGpuArguments& args,
+                                          const OneStatePlace<kLanes>& place,
+                                          const BackwardShared& shared, int tile) {
+  using Place = OneStatePlace<kLanes>;
+  OneStateRow* const rows = shared.rows;
+  const GpuSequence &u = args.inputs[0], &delta = args.inputs[1], &gradient = args.inputs[3];
+  struct Next {
+    GpuRawItems<T, kItems> u, delta;
+    GpuRawItems<G, kItems> gy;
+    float h;
+  };
+  const int64_t start = place.template start<kItems>(tile);
+  const int steps = place.template count<kItems>(args, tile);
+  float B[kItems], C[kItems], gB[kItems] = {}, gC[kItems] = {};
+  to_floats(B, load_factor<T, kItems>(args, 0, place, tile));
+  to_floats(C, load_factor<T, kItems>(args, 1, place, tile));
+  const unsigned char* u_from = place.address(u, start);
+  const unsigned char* delta_from = place.address(delta, start);
+  const unsigned char* gradient_from = place.address(gradient, start);
+  const float* starts =
+      tile > 0 ? place.tile_states(args, tile)
+      : args.initial_state
+          ? args.initial_state + int64_t{place.item} * args.channels + place.channel
+          : nullptr;
+  const auto fetch = [&](int r) {
+    const bool exists = r < place.rows;
+    const int count = exists ? steps : 0;
+    const Next items{load_items<T, kItems>(u_from, u.step, u.unit, count),
+                     load_items<T, kItems>(delta_from, delta.step, delta.unit, count),
+                     load_items<G, kItems>(gradient_from, gradient.step, gradient.unit,
+                                           gradient.data ? count : 0),
+                     exists && starts ? starts[r] : 0};
+    u_from += Place::kStride * u.channel;
+    delta_from += Place::kStride * delta.channel;
+    gradient_from += Place::kStride * gradient.channel;
+    return items;
+  };
+  unsigned char* gu = place.address(args.gu, start);
+  unsigned char* gdelta = place.address(args.gdelta, start);
+  Next next = fetch(place.row);
+#pragma unroll 1
+  for (int first = 0; first < place.rows; first += Place::kStride) {
+    const int r = first + place.row;
+    const bool exists = r < place.rows;
+    const Next now = next;
+    if (first + Place::kStride < place.rows) next = fetch(r + Place::kStride);
+    const OneStateRow own = exists ? rows[r] : OneStateRow{};
+    const float rate = own.A * kLog2e;
+    float dt[kItems], slope[kItems], a[kItems], h[kItems], sum_dt = 0;
+#pragma unroll
+    for (int j = 0; j < kItems; ++j) dt[j] = now.delta[j] + own.bias, slope[j] = 1;
+    if (args.softplus)
+#pragma unroll
+      for (int j = 0; j < kItems; ++j) dt[j] = softplus_and_slope<false>(dt[j], slope[j]);
+    if (steps < kItems)
+#pragma unroll
+      for (int j = 0; j < kItems; ++j)  // steps that change nothing
+        if (j >= steps) dt[j] = slope[j] = 0;
+#pragma unroll
+    for (int j = 0; j < kItems; ++j) {
+      sum_dt += dt[j];
+      a[j] = exp2_approx(dt[j] * rate);
+    }
+    Affine ahead{exp2_approx(rate * sum_dt), 0}, back{ahead.factor, 0};
+#pragma unroll
+    for (int j = 0; j < kItems; ++j)
+      ahead.offset = fmaf(a[j], ahead.offset, dt[j] * now.u[j] * B[j]);
+#pragma unroll
+    for (int j = kItems - 1; j >= 0; --j) back.offset = a[j] * fmaf(C[j], now.gy[j], back.offset);
+    const float before = scan_lanes<kLanes, false>(ahead, place.segment)(now.h);
+    float k = scan_lanes<kLanes, true>(back, place.segment)(own.carry);
+    __syncwarp();  // all lanes have read what the first one now replaces
+    if (exists && place.segment == 0) rows[r].carry = back(own.carry);
+
+    float state = before, A_sum = 0, D_sum = 0, bias_sum = 0;
+#pragma unroll
+    for (int j = 0; j < kItems; ++j) h[j] = state = fmaf(a[j], state, dt[j] * now.u[j] * B[j]);
+      // From here on dt[] becomes gu, slope[] gdelta.
+#pragma unroll
+    for (int j = kItems - 1; j >= 0; --j) {
+      const float gy = now.gy[j], x = now.u[j];
+      const float gh = fmaf(C[j], gy, k);
+      k = a[j] * gh;
+      const float turn = k * (j > 0 ? h[j > 0 ? j - 1 : 0] : before);
+      const float through_B = gh * B[j];
+      A_sum = fmaf(dt[j], turn, A_sum);
+      D_sum = fmaf(gy, x, D_sum);
+      gB[j] = fmaf(gh, dt[j] * x, gB[j]);
+      gC[j] = fmaf(gy, h[j], gC[j]);
+      slope[j] *= fmaf(x, through_B, own.A * turn);
+      bias_sum += slope[j];
+      dt[j] = fmaf(own.D, gy, dt[j] * through_B);
+    }
+    add_row_sums<kLanes>(A_sum, D_sum, bias_sum, exists, place.segment, shared.row_sums + r);
+    store_items<T>(gu, args.gu.step, args.gu.unit, exists && args.gu.data ? steps : 0, dt);
+    store_items<T>(gdelta, args.gdelta.step, args.gdelta.unit,
+                   exists && args.gdelta.data ? steps : 0, slope);
+    gu += Place::kStride * args.gu.channel, gdelta += Place::kStride * args.gdelta.channel;
+  }
+  // Two tiles take turns, so that no warp waits for the readers of the tile before.
+  finish_factors(args, place, tile, gB, gC,
+                 shared.factor_sums + tile % 2 * kOneWarps * 2 * Place::kTile);
+}
+
+template <typename T, typename G, int kLanes, bool kTail>
 __global__ void __launch_bounds__(kOneWarps* kGpuWarp, 4)
     one_state_backward(const __grid_constant__ SelectiveScanGpuArguments args) {
   using Place = OneStatePlace<kLanes>;
   const Place place(args);
-  OneStateRow* rows = reinterpret_cast<OneStateRow*>(shared_memory());
-  RowSums* row_sums = reinterpret_cast<RowSums*>(rows + args.rows);
-  float* factor_sums = reinterpret_cast<float*>(row_sums + args.rows);
+  const BackwardShared shared(args);
   for (int r = static_cast<int>(threadIdx.x); r < place.rows; r += kOneWarps * kGpuWarp) {
-    rows[r] = one_state_row(args, place.item, place.channel + r, args.last_state);
-    row_sums[r] = {};
+    shared.rows[r] = one_state_row(args, place.item, place.channel + r, args.last_state);
+    shared.row_sums[r] = {};
   }
   __syncthreads();
-  const GpuSequence &u = args.inputs[0], &delta = args.inputs[1], &gradient = args.inputs[3];
-
-  struct Next {
-    GpuRawItems<T, kOneItems> u, delta;
-    GpuRawItems<G, kOneItems> gy;
-    float h;
-  };
-  for (int tile = args.tiles - 1; tile >= 0; --tile) {
-    const int64_t start = place.start(tile);
-    const int steps = place.count(args, tile);
-    float B[kOneItems], C[kOneItems], gB[kOneItems] = {}, gC[kOneItems] = {};
-    load_factor<T>(args.factors[0], place, start, steps, B);
-    load_factor<T>(args.factors[1], place, start, steps, C);
-    const unsigned char* u_from = place.address(u, start);
-    const unsigned char* delta_from = place.address(delta, start);
-    const unsigned char* gradient_from = place.address(gradient, start);
-    const float* starts =
-        tile > 0 ? place.tile_states(args, tile)
-        : args.initial_state
-            ? args.initial_state + int64_t{place.item} * args.channels + place.channel
-            : nullptr;
-    const auto fetch = [&](int r) {
-      const bool exists = r < place.rows;
-      const int count = exists ? steps : 0;
-      const Next items{load_items<T, kOneItems>(u_from, u.step, u.unit, count),
-                       load_items<T, kOneItems>(delta_from, delta.step, delta.unit, count),
-                       load_items<G, kOneItems>(gradient_from, gradient.step, gradient.unit,
-                                                gradient.data ? count : 0),
-                       exists && starts ? starts[r] : 0};
-      u_from += Place::kStride * u.channel;
-      delta_from += Place::kStride * delta.channel;
-      gradient_from += Place::kStride * gradient.channel;
-      return items;
-    };
-    unsigned char* gu = place.address(args.gu, start);
-    unsigned char* gdelta = place.address(args.gdelta, start);
-    Next next = fetch(place.row);
+  int tile = args.tiles - 1;
+  if constexpr (kTail) walk_tile<T, G, kOneTailItems>(args, place, shared, tile--);
 #pragma unroll 1
-    for (int first = 0; first < place.rows; first += Place::kStride) {
-      const int r = first + place.row;
-      const bool exists = r < place.rows;
-      const Next now = next;
-      if (first + Place::kStride < place.rows) next = fetch(r + Place::kStride);
-      const OneStateRow own = exists ? rows[r] : OneStateRow{};
-      const float rate = own.A * kLog2e;
-      float dt[kOneItems], slope[kOneItems], a[kOneItems], h[kOneItems], sum_dt = 0;
-#pragma unroll
-      for (int j = 0; j < kOneItems; ++j) dt[j] = now.delta[j] + own.bias, slope[j] = 1;
-      if (args.softplus)
-#pragma unroll
-        for (int j = 0; j < kOneItems; ++j) dt[j] = softplus_and_slope<false>(dt[j], slope[j]);
-      if (steps < kOneItems)
-#pragma unroll
-        for (int j = 0; j < kOneItems; ++j)  // steps that change nothing
-          if (j >= steps) dt[j] = slope[j] = 0;
-#pragma unroll
-      for (int j = 0; j < kOneItems; ++j) {
-        sum_dt += dt[j];
-        a[j] = exp2_approx(dt[j] * rate);
-      }
-      Affine ahead{exp2_approx(rate * sum_dt), 0}, back{ahead.factor, 0};
-#pragma unroll
-      for (int j = 0; j < kOneItems; ++j)
-        ahead.offset = fmaf(a[j], ahead.offset, dt[j] * now.u[j] * B[j]);
-#pragma unroll
-      for (int j = kOneItems - 1; j >= 0; --j)
-        back.offset = a[j] * fmaf(C[j], now.gy[j], back.offset);
-      const float before = scan_lanes<kLanes, false>(ahead, place.segment)(now.h);
-      float k = scan_lanes<kLanes, true>(back, place.segment)(own.carry);
-      __syncwarp();  // all lanes have read what the first one now replaces
-      if (exists && place.segment == 0) rows[r].carry = back(own.carry);
-
-      float state = before, A_sum = 0, D_sum = 0, bias_sum = 0;
-#pragma unroll
-      for (int j = 0; j < kOneItems; ++j) h[j] = state = fmaf(a[j], state, dt[j] * now.u[j] * B[j]);
-        // From here on dt[] becomes gu, slope[] gdelta.
-#pragma unroll
-      for (int j = kOneItems - 1; j >= 0; --j) {
-        const float gy = now.gy[j], x = now.u[j];
-        const float gh = fmaf(C[j], gy, k);
-        k = a[j] * gh;
-        const float turn = k * (j > 0 ? h[j > 0 ? j - 1 : 0] : before);
-        const float through_B = gh * B[j];
-        A_sum = fmaf(dt[j], turn, A_sum);
-        D_sum = fmaf(gy, x, D_sum);
-        gB[j] = fmaf(gh, dt[j] * x, gB[j]);
-        gC[j] = fmaf(gy, h[j], gC[j]);
-        slope[j] *= fmaf(x, through_B, own.A * turn);
-        bias_sum += slope[j];
-        dt[j] = fmaf(own.D, gy, dt[j] * through_B);
-      }
-      add_row_sums<kLanes>(A_sum, D_sum, bias_sum, exists, place.segment, row_sums + r);
-      store_items<T>(gu, args.gu.step, args.gu.unit, exists && args.gu.data ? steps : 0, dt);
-      store_items<T>(gdelta, args.gdelta.step, args.gdelta.unit,
-                     exists && args.gdelta.data ? steps : 0, slope);
-      gu += Place::kStride * args.gu.channel, gdelta += Place::kStride * args.gdelta.channel;
-    }
-    // Two tiles take turns, so that no warp waits for the readers of the tile before.
-    finish_factors<kLanes>(args, place, tile, gB, gC,
-                           factor_sums + tile % 2 * kOneWarps * 2 * Place::kTile);
-  }
+  for (; tile >= 0; --tile) walk_tile<T, G, kOneItems>(args, place, shared, tile);
   __syncthreads();
   for (int r = static_cast<int>(threadIdx.x); r < place.rows; r += kOneWarps * kGpuWarp) {
     const int64_t at = int64_t{place.item} * args.channels + place.channel + r;
-    if (args.initial_gradient) args.initial_gradient[at] = rows[r].carry;
-    if (args.A_sums) args.A_sums[at] = row_sums[r].A;
-    if (args.D_sums) args.D_sums[at] = row_sums[r].D;
-    if (args.bias_sums) args.bias_sums[at] = row_sums[r].bias;
+    if (args.initial_gradient) args.initial_gradient[at] = shared.rows[r].carry;
+    if (args.A_sums) args.A_sums[at] = shared.row_sums[r].A;
+    if (args.D_sums) args.D_sums[at] = shared.row_sums[r].D;
+    if (args.bias_sums) args.bias_sums[at] = shared.row_sums[r].bias;
   }
 }
 
@@ -206,7 +229,9 @@ void launch_one_state_backward(const SelectiveScanGpuArguments& args,
   if (plan.short_rows) return launch_short_rows_backward(args, plan, out, stream);
   dispatch_one_state(args.inputs[0].dtype, out, plan.segments,
                      [&]<typename T, typename G, int kLanes>() {
-                       launch("selective_scan backward", one_state_backward<T, G, kLanes>,
+                       launch("selective_scan backward",
+                              plan.tail ? one_state_backward<T, G, kLanes, true>
+                                        : one_state_backward<T, G, kLanes, false>,
                               launch_shape(args, plan), stream, args);
                      });
 }

@@ -45,11 +45,7 @@ __global__ void __launch_bounds__(kGpuWarp, kShortBackwardWarps)
   float* const B_of = reinterpret_cast<float*>(shared + args.shared.factors);
   float* const C_of = B_of + args.tiles * kShortPitch;
   const bool some_gradient = args.inputs[3].data != nullptr;
-  fetch_rows(place, args.inputs[0], all_u);
-  fetch_rows(place, args.inputs[1], all_delta);
-  if (some_gradient) fetch_rows(place, args.inputs[3], all_gradient);
-  commit_copies();
-  bring_factors<T>(args, place, B_of);
+  const ShortFactors<T> factors(args, place);
   // The state at a tile's start.
   const float* initial = args.initial_state ? args.initial_state + place.at(args) : nullptr;
   const auto state = [&](int tile) {
@@ -60,6 +56,11 @@ __global__ void __launch_bounds__(kGpuWarp, kShortBackwardWarps)
   const OneStateRow own =
       place.exists ? one_state_row(args, place.item, place.channel + place.lane, args.last_state)
                    : OneStateRow{};
+  fetch_rows(place, args.inputs[0], all_u);
+  fetch_rows(place, args.inputs[1], all_delta);
+  if (some_gradient) fetch_rows(place, args.inputs[3], all_gradient);
+  commit_copies();
+  factors.put(B_of);
   wait_copies<0>();
   __syncwarp();
 

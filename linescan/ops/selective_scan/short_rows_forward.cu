@@ -21,13 +21,14 @@ __global__ void __launch_bounds__(kGpuWarp, kShortForwardWarps)
   T* const all_delta = reinterpret_cast<T*>(shared + args.shared.sequence[1]);
   float* const B_of = reinterpret_cast<float*>(shared + args.shared.factors);
   float* const C_of = B_of + args.tiles * kShortPitch;
-  fetch_rows(place, args.inputs[0], all_u);
-  fetch_rows(place, args.inputs[1], all_delta);
-  commit_copies();
-  bring_factors<T>(args, place, B_of);
+  const ShortFactors<T> factors(args, place);
   const OneStateRow own =
       place.exists ? one_state_row(args, place.item, place.channel + place.lane, args.initial_state)
                    : OneStateRow{};
+  fetch_rows(place, args.inputs[0], all_u);
+  fetch_rows(place, args.inputs[1], all_delta);
+  commit_copies();
+  factors.put(B_of);
   wait_copies<0>();
   __syncwarp();
 

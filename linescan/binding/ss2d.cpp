@@ -1,14 +1,16 @@
 // ss2d for LibTorch: schema, tensor -> problem, autograd, registration.
 //
-// ss2d(x, ...) = one matrix product for the projections of all routes (ATen, differentiable as it
-// is) followed by linescan::ss2d_scan, the operator of ops/ss2d.
+// ss2d(x, ...) = one matrix product for the projections of all routes (ATen) followed by
+// linescan::ss2d_scan, the operator of ops/ss2d.
 
 #include "linescan/binding/ss2d.h"
 
 #include <ATen/autocast_mode.h>
+#include <ATen/ops/addmm.h>
 #include <ATen/ops/bmm.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/linear.h>
+#include <ATen/ops/mm.h>
 #include <fmt/ostream.h>
 #include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -39,13 +41,15 @@ TORCH_LIBRARY_FRAGMENT(linescan, m) {
       tags);
   m.def(
       "ss2d_scan(Tensor x, Tensor projection, Tensor dt_proj_weight, Tensor dt_proj_bias, "
-      "Tensor A_log, Tensor D, int[] routes, ScalarType? out_dtype=None, bool keep_states=False) "
-      "-> (Tensor out, Tensor states)",
+      "Tensor A_log, Tensor D, int[] routes, ScalarType? out_dtype=None, bool keep_states=False, "
+      "Tensor? projection_weight=None) -> (Tensor out, Tensor states)",
       tags);
+  // projection_weight: x is channels-last, projection = x's rows times it, and its part of x's gradient is wanted too.
   m.def(
       "ss2d_scan_backward(Tensor grad_out, Tensor states, Tensor x, Tensor projection, "
-      "Tensor dt_proj_weight, Tensor dt_proj_bias, Tensor A_log, Tensor D, int[] routes) -> "
-      "(Tensor x, Tensor projection, Tensor dt_proj_weight, Tensor dt_proj_bias, Tensor A_log, "
+      "Tensor dt_proj_weight, Tensor dt_proj_bias, Tensor A_log, Tensor D, int[] routes, "
+      "Tensor? projection_weight=None) -> (Tensor x, Tensor projection, Tensor dt_proj_weight, "
+      "Tensor dt_proj_bias, Tensor A_log, "
       "Tensor D)",
       tags);
 }
@@ -133,7 +137,7 @@ void use_states(Call& call, const Tensor& states) {
 OutAndStates scan_device(const Tensor& x, const Tensor& projection, const Tensor& dt_weight,
                          const Tensor& dt_bias, const Tensor& A_log, const Tensor& D,
                          at::IntArrayRef routes, std::optional<at::ScalarType> out_dtype,
-                         bool keep_states) {
+                         bool keep_states, const OptionalTensor&) {
   Call call(x, projection, dt_weight, dt_bias, A_log, D, routes);
   if (x.is_cuda() && scans_pay(A_log.size(1), routes))
     return {ss2d_by_scans(call.x, call.projection, call.dt_weight, call.dt_bias, call.A_log, call.D,
@@ -156,15 +160,44 @@ Gradients6 empty_gradients(const Tensor& x, const Tensor& projection, const Tens
           contiguous(dt_bias),          contiguous(A_log),      contiguous(D)};
 }
 
+void check_projection_weight(const OptionalTensor& weight, const Tensor& x,
+                             const Tensor& projection) {
+  if (!given(weight)) return;
+  expect_devices(kName, x.device(), {{"projection_weight", *weight}});
+  expect_sizes(kName, "projection_weight", *weight, {projection.size(2), x.size(1)});
+  if (!x.is_contiguous(at::MemoryFormat::ChannelsLast))
+    throw_error<InvalidArgument>(
+        "ss2d: projection_weight is given with x of strides {}, expected x to be channels-last",
+        fmt::streamed(x.strides()));
+}
+
+// gx += the gradient of x's projection, in the place of gx: one pass over it less than a sum of two gradients.
+void add_projection_gradient(Tensor& gx, const Tensor& gprojection, const OptionalTensor& weight) {
+  if (!given(weight)) return;
+  const int64_t pixels = gx.size(0) * gx.size(2) * gx.size(3);
+  const Tensor rows = gx.permute({0, 2, 3, 1});
+  const Tensor of_projection = gprojection.view({pixels, gprojection.size(2)});
+  if (rows.is_contiguous()) {
+    Tensor sum = rows.view({pixels, gx.size(1)});
+    at::addmm_out(sum, sum, of_projection, *weight);
+  } else {
+    gx.add_(at::mm(of_projection, *weight).view(rows.sizes()).permute({0, 3, 1, 2}));
+  }
+}
+
 Gradients6 scan_backward_device(const Tensor& grad_out, const Tensor& states, const Tensor& x,
                                 const Tensor& projection, const Tensor& dt_weight,
                                 const Tensor& dt_bias, const Tensor& A_log, const Tensor& D,
-                                at::IntArrayRef routes) {
+                                at::IntArrayRef routes, const OptionalTensor& projection_weight) {
   Call call(x, projection, dt_weight, dt_bias, A_log, D, routes);
   check_gradient(grad_out, states, x);
-  if (x.is_cuda() && scans_pay(A_log.size(1), routes))
-    return ss2d_by_scans_backward(grad_out, call.x, call.projection, call.dt_weight, call.dt_bias,
-                                  call.A_log, call.D, routes);
+  check_projection_weight(projection_weight, x, projection);
+  if (x.is_cuda() && scans_pay(A_log.size(1), routes)) {
+    auto results = ss2d_by_scans_backward(grad_out, call.x, call.projection, call.dt_weight,
+                                          call.dt_bias, call.A_log, call.D, routes);
+    add_projection_gradient(std::get<0>(results), std::get<1>(results), projection_weight);
+    return results;
+  }
   use_states(call, states);
   const Tensor upstream = with_even_rows(grad_out);
   auto results = empty_gradients(call.x, projection, dt_weight, dt_bias, A_log, D);
@@ -173,6 +206,7 @@ Gradients6 scan_backward_device(const Tensor& grad_out, const Tensor& states, co
   const Ss2dGradients gradients{view(upstream), view(gx),     view(gprojection), view(gdt_weight),
                                 view(gdt_bias), view(gA_log), view(gD)};
   run_backward(call.problem, gradients, x);
+  add_projection_gradient(gx, gprojection, projection_weight);
   return results;
 }
 
@@ -181,7 +215,7 @@ Gradients6 scan_backward_device(const Tensor& grad_out, const Tensor& states, co
 OutAndStates scan_meta(const Tensor& x, const Tensor& projection, const Tensor& dt_weight,
                        const Tensor& dt_bias, const Tensor& A_log, const Tensor& D,
                        at::IntArrayRef routes, std::optional<at::ScalarType> out_dtype,
-                       bool keep_states) {
+                       bool keep_states, const OptionalTensor&) {
   if (sizes_known({x, projection, dt_weight, dt_bias, A_log, D}))
     Call(x, projection, dt_weight, dt_bias, A_log, D, routes);
   return {empty_as(x, out_dtype.value_or(x.scalar_type())),
@@ -191,10 +225,11 @@ OutAndStates scan_meta(const Tensor& x, const Tensor& projection, const Tensor& 
 Gradients6 scan_backward_meta(const Tensor& grad_out, const Tensor& states, const Tensor& x,
                               const Tensor& projection, const Tensor& dt_weight,
                               const Tensor& dt_bias, const Tensor& A_log, const Tensor& D,
-                              at::IntArrayRef routes) {
+                              at::IntArrayRef routes, const OptionalTensor& projection_weight) {
   if (sizes_known({grad_out, states, x, projection, dt_weight, dt_bias, A_log, D})) {
     Call(x, projection, dt_weight, dt_bias, A_log, D, routes);
     check_gradient(grad_out, states, x);
+    check_projection_weight(projection_weight, x, projection);
   }
   return empty_gradients(x, projection, dt_weight, dt_bias, A_log, D);
 }
@@ -213,11 +248,13 @@ class Ss2dScanFunction : public torch::autograd::Function<Ss2dScanFunction> {
   static torch::autograd::variable_list forward(
       torch::autograd::AutogradContext* ctx, const Tensor& x, const Tensor& projection,
       const Tensor& dt_weight, const Tensor& dt_bias, const Tensor& A_log, const Tensor& D,
-      at::IntArrayRef routes, std::optional<at::ScalarType> out_dtype, bool keep_states) {
+      at::IntArrayRef routes, std::optional<at::ScalarType> out_dtype, bool keep_states,
+      const OptionalTensor& projection_weight) {
     at::AutoDispatchBelowADInplaceOrView below;
-    auto [out, states] =
-        scan_op().call(x, projection, dt_weight, dt_bias, A_log, D, routes, out_dtype, keep_states);
-    ctx->save_for_backward({states, x, projection, dt_weight, dt_bias, A_log, D});
+    auto [out, states] = scan_op().call(x, projection, dt_weight, dt_bias, A_log, D, routes,
+                                        out_dtype, keep_states, projection_weight);
+    ctx->save_for_backward({states, x, projection, dt_weight, dt_bias, A_log, D,
+                            projection_weight.value_or(Tensor())});
     ctx->saved_data["routes"] = routes.vec();
     ctx->mark_non_differentiable({states});
     return {out, states};
@@ -231,17 +268,17 @@ class Ss2dScanFunction : public torch::autograd::Function<Ss2dScanFunction> {
     const auto saved = ctx->get_saved_variables();
     auto [x, projection, dt_weight, dt_bias, A_log, D] =
         op.call(grads[0], saved[0], saved[1], saved[2], saved[3], saved[4], saved[5], saved[6],
-                ctx->saved_data["routes"].toIntVector());
-    return {x, projection, dt_weight, dt_bias, A_log, D, Tensor(), Tensor(), Tensor()};
+                ctx->saved_data["routes"].toIntVector(), optional(saved[7]));
+    return {x, projection, dt_weight, dt_bias, A_log, D, Tensor(), Tensor(), Tensor(), Tensor()};
   }
 };
 
 OutAndStates scan_autograd(const Tensor& x, const Tensor& projection, const Tensor& dt_weight,
                            const Tensor& dt_bias, const Tensor& A_log, const Tensor& D,
                            at::IntArrayRef routes, std::optional<at::ScalarType> out_dtype,
-                           bool keep_states) {
+                           bool keep_states, const OptionalTensor& projection_weight) {
   const auto results = Ss2dScanFunction::apply(x, projection, dt_weight, dt_bias, A_log, D, routes,
-                                               out_dtype, keep_states);
+                                               out_dtype, keep_states, projection_weight);
   return {results[0], results[1]};
 }
 
@@ -274,9 +311,11 @@ Tensor ss2d_composite(const Tensor& x, const Tensor& x_proj_weight,
                                   ? OptionalTensor(x_proj_bias->flatten().to(x.scalar_type()))
                                   : std::nullopt;
   const Tensor rows = x.flatten(2).transpose(1, 2);  // [batch, pixels, channels]
+  // Where x has its gradient in one place, the scan's backward pass adds the projection's part there.
+  const bool adds_up = rows.is_contiguous() && x.is_contiguous(at::MemoryFormat::ChannelsLast);
   Tensor projection;
   if (rows.is_contiguous()) {
-    projection = at::linear(rows, weight, bias);
+    projection = at::linear(adds_up ? rows.detach() : rows, weight, bias);
   } else {  // a batched product reads the planes where they lie; linear would turn them round first
     projection = at::bmm(rows, weight.t().unsqueeze(0).expand_symint(
                                    {x.sym_size(0), weight.sym_size(1), weight.sym_size(0)}));
@@ -284,8 +323,9 @@ Tensor ss2d_composite(const Tensor& x, const Tensor& x_proj_weight,
   }
   // States are kept where the backward pass wants them: on GPUs, if there will be one.
   const bool keep_states = x.is_cuda() && is_differentiated({projection, x, dt_weight});
-  return std::get<0>(
-      scan_op().call(x, projection, dt_weight, dt_bias, A_log, D, routes, out_dtype, keep_states));
+  return std::get<0>(scan_op().call(x, projection, dt_weight, dt_bias, A_log, D, routes, out_dtype,
+                                    keep_states,
+                                    adds_up ? OptionalTensor(weight.detach()) : std::nullopt));
 }
 
 // Autocast casts the data and the projections and leaves the recurrence's parameters in float32.

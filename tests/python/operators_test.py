@@ -383,6 +383,23 @@ def test_ss2d_backward_names_gradients_that_do_not_fit():
             ops.ss2d_scan_backward(gradient, none, x, projection, *parameters, routes)
 
 
+def test_ss2d_backward_adds_the_gradient_of_the_projection():
+    x, *rest = ss2d_inputs(requires_grad=False)
+    parameters, routes = rest[2:6], rest[6]
+    weight = rest[0].flatten(0, 1)
+    planes = x.contiguous(memory_format=torch.channels_last)
+    projection = planes.flatten(2).transpose(1, 2) @ weight.t()
+    gradient, none = torch.rand_like(planes), torch.empty(0).double()
+    given = (gradient, none, planes, projection, *parameters, routes)
+    gx, gprojection, *_ = ops.ss2d_scan_backward(*given)
+    both, *_ = ops.ss2d_scan_backward(*given, weight)
+    torch.testing.assert_close(both, gx + (gprojection @ weight).transpose(1, 2).view_as(gx))
+    with pytest.raises(RuntimeError, match="ss2d: projection_weight has shape"):
+        ops.ss2d_scan_backward(*given, weight.t())
+    with pytest.raises(RuntimeError, match="expected x to be channels-last"):
+        ops.ss2d_scan_backward(gradient, none, x.contiguous(), *given[3:], weight)
+
+
 def test_ss2d_names_what_does_not_fit():
     inputs = ss2d_inputs(requires_grad=False)
     with pytest.raises(RuntimeError, match=r"ss2d: routes\[1\] is 99"):

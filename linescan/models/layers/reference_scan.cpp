@@ -77,7 +77,8 @@ using ScanOperator = std::tuple<at::Tensor, at::Tensor>(const at::Tensor&, const
                                                         const at::Tensor&, const at::Tensor&,
                                                         const at::Tensor&, const at::Tensor&,
                                                         at::IntArrayRef,
-                                                        std::optional<at::ScalarType>, bool);
+                                                        std::optional<at::ScalarType>, bool,
+                                                        const std::optional<at::Tensor>&);
 
 at::Tensor scan_einsum(const at::Tensor& x, const ScanParameters& parameters,
                        at::IntArrayRef routes, std::optional<at::ScalarType> out_dtype) {
@@ -94,7 +95,7 @@ at::Tensor scan_einsum(const at::Tensor& x, const ScanParameters& parameters,
   projection = projection.to(type);
   const bool keep_states = x.is_cuda() && at::GradMode::is_enabled();
   return std::get<0>(scan.call(x.to(type), projection, dt_weight.to(type), dt_bias, A_log, D,
-                               routes, out_dtype, keep_states));
+                               routes, out_dtype, keep_states, std::nullopt));
 }
 
 }  // namespace

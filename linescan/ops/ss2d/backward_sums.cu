@@ -7,20 +7,37 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kSumWarps = 16;  // parts of the parts
+constexpr int kRecordShares = 8;
+constexpr int64_t kManyPlaces = int64_t{1} << 19;
 
-// kPack numbers a thread, next to each other in every group.
-template <typename T, typename Number, int kPack>
+// kPack numbers a thread, next to each other in every group; kShares threads have a share of the groups each.
+template <typename T, typename Number, int kPack, int kShares>
 __global__ void __launch_bounds__(kThreads)
     sum_records_kernel(const Number* sums, int64_t groups, int64_t count, T* gprojection) {
-  const int64_t i = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * kPack;
-  if (i >= count) return;
+  constexpr int kPlaces = kThreads / kShares;
+  const int place = threadIdx.x % kPlaces, share = threadIdx.x / kPlaces;
+  const int64_t i = (static_cast<int64_t>(blockIdx.x) * kPlaces + place) * kPack;
   float sum[kPack] = {};
-#pragma unroll 4
-  for (int64_t group = 0; group < groups; ++group) {
-    const auto pack = *reinterpret_cast<const Pack<Number, kPack>*>(sums + group * count + i);
+  if (i < count)
+#pragma unroll 8
+    for (int64_t group = share; group < groups; group += kShares) {
+      const auto pack = *reinterpret_cast<const Pack<Number, kPack>*>(sums + group * count + i);
 #pragma unroll
-    for (int n = 0; n < kPack; ++n) sum[n] += to_float(pack.values[n]);
+      for (int n = 0; n < kPack; ++n) sum[n] += to_float(pack.values[n]);
+    }
+  if constexpr (kShares > 1) {
+    __shared__ float shares[kShares - 1][kPack][kPlaces];
+    if (share > 0)
+#pragma unroll
+      for (int n = 0; n < kPack; ++n) shares[share - 1][n][place] = sum[n];
+    __syncthreads();
+    if (share > 0) return;
+#pragma unroll
+    for (int other = 0; other + 1 < kShares; ++other)
+#pragma unroll
+      for (int n = 0; n < kPack; ++n) sum[n] += shares[other][n][place];
   }
+  if (i >= count) return;
   Pack<T, kPack> result;
 #pragma unroll
   for (int n = 0; n < kPack; ++n) result.values[n] = from_float<T>(sum[n]);
@@ -95,9 +112,15 @@ void sum_records(const Ss2dGpuArguments<T>& args, const RecordSums<Number>& sums
   const int64_t count = sums.slots * image;
   gprojection += args.first_image * image;
   const auto run = [&]<int kPack>() {
-    launch("ss2d sum_records", sum_records_kernel<T, Number, kPack>,
-           {(count / kPack + kThreads - 1) / kThreads, kThreads}, stream, sums.data,
-           args.channel_groups, count, gprojection);
+    // Where numbers are few and groups many, more threads have more of them under way.
+    const int64_t places = (count + kPack - 1) / kPack;
+    const bool shared = args.channel_groups >= 2 * kRecordShares && places <= kManyPlaces;
+    const int64_t a_block = shared ? kThreads / kRecordShares : kThreads;
+    launch("ss2d sum_records",
+           shared ? sum_records_kernel<T, Number, kPack, kRecordShares>
+                  : sum_records_kernel<T, Number, kPack, 1>,
+           {(places + a_block - 1) / a_block, kThreads}, stream, sums.data, args.channel_groups,
+           count, gprojection);
   };
   const auto aligned = [](const void* data, int64_t bytes) {
     return reinterpret_cast<std::uintptr_t>(data) % bytes == 0;

@@ -27,11 +27,12 @@ struct ChainArgs {
 };
 
 template <int kKeys>
-__global__ void __launch_bounds__(DeltaLayout::kChainThreads) chain_kernel(ChainArgs args) {
+__global__ void __launch_bounds__(DeltaLayout::kChainThreads, 2) chain_kernel(ChainArgs args) {
   constexpr int kColumns = DeltaLayout::kChainColumns, kThreads = DeltaLayout::kChainThreads;
   constexpr int kKeyWarps = kKeys > 128 ? kKeys / 128 : 1, kTermWarps = kThreads / 32 / kKeyWarps;
   constexpr int kOwnKeys = kKeys < 128 ? kKeys / 32 : 4;  // of a thread: 32 apart
-  constexpr int kOwnTerms = kKeys / kTermWarps, kAhead = kOwnTerms < 16 ? kOwnTerms : 16;
+  constexpr int kOwnTerms = kKeys / kTermWarps;
+  constexpr int kAhead = kKeys > 128 ? 8 : kOwnTerms;  // terms: what the registers hold
   constexpr int kOwnNumbers = kKeys * kColumns / kThreads;
 
   float* const before = reinterpret_cast<float*>(shared_memory());  // [keys, columns]

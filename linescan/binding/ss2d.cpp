@@ -44,7 +44,7 @@ TORCH_LIBRARY_FRAGMENT(linescan, m) {
       "Tensor A_log, Tensor D, int[] routes, ScalarType? out_dtype=None, bool keep_states=False, "
       "Tensor? projection_weight=None) -> (Tensor out, Tensor states)",
       tags);
-  // projection_weight: x is channels-last, projection = x's rows times it, and its part of x's gradient is wanted too.
+  // projection_weight: projection is x's pixels times it, and that part of x's gradient is wanted too.
   m.def(
       "ss2d_scan_backward(Tensor grad_out, Tensor states, Tensor x, Tensor projection, "
       "Tensor dt_proj_weight, Tensor dt_proj_bias, Tensor A_log, Tensor D, int[] routes, "
@@ -165,10 +165,6 @@ void check_projection_weight(const OptionalTensor& weight, const Tensor& x,
   if (!given(weight)) return;
   expect_devices(kName, x.device(), {{"projection_weight", *weight}});
   expect_sizes(kName, "projection_weight", *weight, {projection.size(2), x.size(1)});
-  if (!x.is_contiguous(at::MemoryFormat::ChannelsLast))
-    throw_error<InvalidArgument>(
-        "ss2d: projection_weight is given with x of strides {}, expected x to be channels-last",
-        fmt::streamed(x.strides()));
 }
 
 // gx += the gradient of x's projection, in the place of gx: one pass over it less than a sum of two gradients.
@@ -311,8 +307,8 @@ Tensor ss2d_composite(const Tensor& x, const Tensor& x_proj_weight,
                                   ? OptionalTensor(x_proj_bias->flatten().to(x.scalar_type()))
                                   : std::nullopt;
   const Tensor rows = x.flatten(2).transpose(1, 2);  // [batch, pixels, channels]
-  // Where x has its gradient in one place, the scan's backward pass adds the projection's part there.
-  const bool adds_up = rows.is_contiguous() && x.is_contiguous(at::MemoryFormat::ChannelsLast);
+  // The scan's backward pass adds the projection's part of x's gradient where it has the rest.
+  const bool adds_up = rows.is_contiguous() && is_differentiated({x});
   Tensor projection;
   if (rows.is_contiguous()) {
     projection = at::linear(adds_up ? rows.detach() : rows, weight, bias);

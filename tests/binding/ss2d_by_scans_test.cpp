@@ -42,11 +42,12 @@ struct Arguments {
 at::Tensor ss2d_scan(const Arguments& a) {
   using Scan = std::tuple<at::Tensor, at::Tensor>(
       const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&,
-      const at::Tensor&, at::IntArrayRef, std::optional<at::ScalarType>, bool);
+      const at::Tensor&, at::IntArrayRef, std::optional<at::ScalarType>, bool,
+      const std::optional<at::Tensor>&);
   static const auto op =
       c10::Dispatcher::singleton().findSchemaOrThrow("linescan::ss2d_scan", "").typed<Scan>();
   return std::get<0>(op.call(a.x, a.projection, a.dt_weight, a.dt_bias, a.A_log, a.D, a.routes,
-                             at::kDouble, false));
+                             at::kDouble, false, std::nullopt));
 }
 
 bool has_kernels() { return !built_for().machine_code.empty() || !built_for().ptx.empty(); }

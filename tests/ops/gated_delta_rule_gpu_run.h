@@ -28,6 +28,7 @@ struct Twist {
   bool upstream = true;            // whether there is a gradient of o
   GatedDeltaRulePiece piece = {};  // of a backward pass, with states that the forward pass keeps
   bool keep = true;                // without, only the forward pass knows the piece
+  bool in_place = false;  // final_state starts as initial_state and takes its place; forward only
 };
 
 // check, plan, forward and backward in a workspace full of NaN, or another filling; results come back to
@@ -55,7 +56,9 @@ inline void run(GatedDeltaRuleSample& s, int filling = 0xFF, const Gpu& planned_
   problem.inputs.A_log = gpu.take(s.A_log);
   problem.inputs.dt_bias = gpu.take(s.dt_bias);
   problem.o = take(s.o);
+  if (twist.in_place) s.final_state.memory() = s.initial.memory();
   problem.final_state = gpu.take(s.final_state);
+  if (twist.in_place) problem.initial_state = problem.final_state;
   SampleTensor bounds;
   if (problem.packed) problem.bounds = take_numbers(gpu, bounds, s.bounds);
   const GatedDeltaRuleGradients gradients = {.o = twist.upstream ? take(s.go) : TensorView{},
@@ -72,9 +75,7 @@ inline void run(GatedDeltaRuleSample& s, int filling = 0xFF, const Gpu& planned_
   check_gpu(problem);
   SampleTensor states;
   GatedDeltaRulePiece piece = gpu_piece(size_of(problem), problem.packed);
-  if (twist.piece.batch > 0) {
-    piece = twist.piece;
-  }
+  if (twist.piece.batch > 0) piece = twist.piece;
   if (twist.piece.batch > 0 && twist.keep) {
     states = SampleTensor({gpu_kept_states(size_of(problem), piece)}, DType::kFloat32);
     problem.states = gpu.take(states);
@@ -90,7 +91,8 @@ inline void run(GatedDeltaRuleSample& s, int filling = 0xFF, const Gpu& planned_
       forward(problem, how, workspace.data(), {});
     else
       backward(problem, gradients, how, workspace.data(), {});
-    if (pass == Pass::kBackward) gpu.bring_back();
+    if (pass == Pass::kBackward || twist.in_place) gpu.bring_back();
+    if (twist.in_place) return;
   }
 }
 

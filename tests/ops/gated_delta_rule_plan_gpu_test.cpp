@@ -100,6 +100,7 @@ TEST_P(GatedDeltaRuleGpuSplit, AgreesWithReference) {
   for (const auto& [twist, gpu] :
        {Way{{.piece = whole}, test_gpu()}, Way{{.piece = whole}, ampere},
         Way{{.largest_grid = 3, .piece = parts}, test_gpu()},
+        Way{{.largest_grid = 1, .piece = {1, 128, 64, true}}, test_gpu()},  // blocks in turn
         Way{{.piece = whole, .keep = false}, test_gpu()}, Way{{.piece = two}, ampere}}) {
     SCOPED_TRACE(twist.piece.tokens);
     SCOPED_TRACE(gpu.name);
@@ -111,6 +112,20 @@ TEST_P(GatedDeltaRuleGpuSplit, AgreesWithReference) {
     run(sample, 0xFF, gpu, twist);
     expect_passed(sample.judge(gated_delta_rule_gpu_bound(c.dtype)));
   }
+}
+
+TEST_P(GatedDeltaRuleGpuSplit, TakesTheFinalStateForTheInitialOne) {
+  if (!have_gpu()) GTEST_SKIP() << "no GPU: " << why_no_gpu();
+  Case c = GetParam();
+  c.mode = Mode::kChunk;
+  c.initial = true;
+  const GatedDeltaRulePiece piece = {c.batch, c.length, 64, true};
+  GatedDeltaRuleSample apart(c), in_place(c);
+  run(apart, 0xFF, test_gpu(), {.piece = piece, .keep = false});
+  run(in_place, 0xFF, test_gpu(),
+      {.largest_grid = 1, .piece = piece, .keep = false, .in_place = true});
+  EXPECT_EQ(apart.o.bytes(), in_place.o.bytes());
+  EXPECT_EQ(apart.final_state.bytes(), in_place.final_state.bytes());
 }
 
 TEST_P(GatedDeltaRuleGpuSplit, RepeatsBitByBit) {

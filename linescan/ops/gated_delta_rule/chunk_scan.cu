@@ -46,7 +46,7 @@ __global__ void __launch_bounds__(32 * kDeltaScanWarps) scan_kernel(DeltaScanArg
       tile.fetch_keys(place.loaders, tile.k, chunk, in.k, key_head, in);
       if constexpr (kOutputs) tile.fetch_keys(place.loaders, tile.q, chunk, in.q, key_head, in);
       const T* const v = at.units ? nullptr : chunk.rows(in.v, at.head) + at.first_column;
-      load_tile(place.loaders, tile.v, tile.value_stride, v, chunk.row_step(in.v), kChunk,
+      load_tile(place.loaders, tile.v, tile.value_stride, v, v ? chunk.row_step(in.v) : 0, kChunk,
                 v ? chunk.tokens : 0, cut.block_values(), at.columns - at.first_column, in.vectors);
       tile.fetch_record(place.loaders, args.records, at.row(number));
     };
@@ -171,7 +171,12 @@ void launch_delta_scan(const GatedDeltaRuleProblem& p, const GatedDeltaRuleGpuPl
       launch_scan(alone, false, plan.ends);
       launch_delta_chain(p, plan, args.segments, segments - 1, stream);
     }
-    launch_scan(some_segments(0, segments, DeltaSegmentsAre::kSideBySide), outputs, plan.scan);
+    // Where the final state takes the place of the initial one, the segment that writes it waits for the one that reads.
+    const bool in_place = outputs && p.final_state && p.final_state.data == p.initial_state.data;
+    const int64_t together = segments - (in_place ? 1 : 0);
+    launch_scan(some_segments(0, together, DeltaSegmentsAre::kSideBySide), outputs, plan.scan);
+    if (in_place)
+      launch_scan(some_segments(together, 1, DeltaSegmentsAre::kSideBySide), outputs, plan.scan);
   });
 }
 

@@ -72,7 +72,7 @@ struct GroupScanSource {
     v = values.data && !at.units ? first.rows(values, at.head) + at.first_column : nullptr;
     k_step = first.row_step(in.k);
     q_step = first.row_step(in.q);
-    v_step = first.row_step(values);
+    v_step = v ? first.row_step(values) : 0;
     const auto record = [&](int64_t number) {
       return reinterpret_cast<std::byte*>(delta_record<T>(records, at.row(number), 64).A);
     };

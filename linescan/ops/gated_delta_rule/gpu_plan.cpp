@@ -411,7 +411,7 @@ GatedDeltaRuleGpuPlan plan(const GatedDeltaRuleSize& size, bool packed, Pass pas
     if (!piece.split) plan.scan.grid = std::min(plan.scan.grid * segments, kLargestGrid);
     // Sums of all pieces, one behind the other; the gradient of the state on its way from piece to piece.
     plan.parameter_sums_at = parts.reserve(plan.pieces * 2 * plan.chunks * size.value_heads * 4);
-    plan.carry_at = parts.reserve(heads * size.K * size.V * 4);
+    plan.carry_at = parts.reserve(2 * heads * size.K * size.V * 4);
   }
   plan.workspace_bytes = parts.end;
   return plan;

@@ -115,8 +115,14 @@ void for_each_piece(const GatedDeltaRuleProblem& p, const GatedDeltaRuleGradient
       return {kept.turned + segment * plan.transition_step + item * (plan.transition_step / batch),
               kept.boundaries + segment * plan.kept_step + item * (plan.kept_step / batch)};
     };
-    const TensorView carry =
-        contiguous_view(workspace + plan.carry_at, DType::kFloat32, state_shape);
+    // Two in turn: where segments are walked side by side, one block may leave the next piece's gradient before another one
+    // has read this piece's.
+    const auto carry = [&](int64_t start) {
+      const int64_t which = start / plan.piece.tokens % 2;
+      const int64_t numbers = plan.piece.batch * (plan.kept_step / batch);
+      return contiguous_view(workspace + plan.carry_at + which * numbers * int64_t{sizeof(float)},
+                             DType::kFloat32, state_shape);
+    };
     for (int64_t start = last_start; start >= 0; start -= plan.piece.tokens) {  // along the walk
       const int64_t tokens = std::min(plan.piece.tokens, length - start);
       const int64_t first = p.reverse ? length - start - tokens : start;
@@ -138,8 +144,9 @@ void for_each_piece(const GatedDeltaRuleProblem& p, const GatedDeltaRuleGradient
           segment == 0
               ? of_items(p.initial_state)
               : contiguous_view(kept_from(segment - 1).boundaries, DType::kFloat32, state_shape);
-      piece.gradients.initial_state = start == 0 ? of_items(gradients.initial_state) : carry;
-      piece.gradients.final_state = start == last_start ? of_items(gradients.final_state) : carry;
+      piece.gradients.initial_state = start == 0 ? of_items(gradients.initial_state) : carry(start);
+      piece.gradients.final_state =
+          start == last_start ? of_items(gradients.final_state) : carry(start + plan.piece.tokens);
       piece.plan.chunks = items * ((tokens + plan.chunk - 1) / plan.chunk);
       run(piece);
       piece.plan.parameter_sums_at += 2 * piece.plan.chunks * p.v.shape[2] * int64_t{sizeof(float)};

@@ -21,10 +21,10 @@ constexpr int64_t kWorkspaceLimit = int64_t{1} << 31;  // what grows with a slic
 struct Bounds {
   int64_t registers, warps;
 };
-Bounds bounds_of(const Plan& plan) {
+Bounds bounds_of(const Plan& plan, DType dtype) {
   const bool forward = plan.pass == Pass::kForward;
   if (plan.short_rows) return {forward ? 80 : 128, 1};
-  if (plan.one_state) return {forward ? 80 : 128, kOneWarps};
+  if (plan.one_state) return {!forward ? 128 : dtype == DType::kFloat32 ? 96 : 80, kOneWarps};
   if (plan.channels_last) return {168, kChannelsLastMaxWarps};
   if (plan.state_lanes) return {128, kStateLanesMaxWarps};
   return forward ? Bounds{128, kGpuScanMaxWarps} : Bounds{168, 6};
@@ -134,7 +134,7 @@ void fill(const Size& size, const Gpu& gpu, Plan& plan) {
   plan.block = plan.warps * kGpuWarp;
   plan.shared_bytes = shared_layout(size, plan, false).bytes;
   plan.shared_limit = gpu.shared_per_block;
-  const Bounds bounds = bounds_of(plan);
+  const Bounds bounds = bounds_of(plan, size.dtype);
   plan.blocks_per_multiprocessor =
       std::min({gpu.shared_per_multiprocessor / (plan.shared_bytes + kSharedReserved),
                 gpu.blocks_per_multiprocessor, gpu.threads_per_multiprocessor / plan.block,
@@ -142,9 +142,9 @@ void fill(const Size& size, const Gpu& gpu, Plan& plan) {
   plan.warps_per_multiprocessor = plan.blocks_per_multiprocessor * plan.warps;
 }
 
-bool fits(const Plan& plan, const Gpu& gpu) {
+bool fits(const Size& size, const Plan& plan, const Gpu& gpu) {
   return plan.shared_bytes <= gpu.shared_per_block && plan.blocks_per_multiprocessor >= 1 &&
-         plan.warps <= bounds_of(plan).warps;
+         plan.warps <= bounds_of(plan, size.dtype).warps;
 }
 
 double real(int64_t x) { return static_cast<double>(x); }
@@ -279,7 +279,7 @@ Ahead best_ahead(const Size& size, const Gpu& gpu) {
   for (int64_t lanes = 2; lanes <= kStateLanesMost; lanes *= 2) {
     Plan plan = state_lanes_plan(lanes, kStateLanesMaxWarps);
     fill(size, gpu, plan);
-    if (!fits(plan, gpu)) continue;
+    if (!fits(size, plan, gpu)) continue;
     const double cost = first_kernel_cost(size, plan, gpu);
     if (best.lanes == 0 || cost < best.cost) best = {lanes, cost};
   }
@@ -426,7 +426,7 @@ std::vector<SelectiveScanGpuPlan> legal_plans(const SelectiveScanSize& size, Pas
   const Ahead ahead = pass == Pass::kBackward ? best_ahead(size, gpu) : Ahead{};
   const auto consider = [&](Plan& candidate) {
     fill(size, gpu, candidate);
-    if (!fits(candidate, gpu)) return;
+    if (!fits(size, candidate, gpu)) return;
     // The many-states variant has no first kernel of its own.
     if (candidate.many_states && ahead.lanes == 0) return;
     if (candidate.many_states || ahead.cost <= first_kernel_cost(size, candidate, gpu))
@@ -473,7 +473,7 @@ std::vector<SelectiveScanGpuPlan> legal_plans(const SelectiveScanSize& size, Pas
   const bool constant = size.constant_B || size.constant_C;
   Plan any;
   any.pass = pass;
-  const int64_t most_warps = bounds_of(any).warps;
+  const int64_t most_warps = bounds_of(any, size.dtype).warps;
   for (int64_t segments = 1; segments <= kGpuWarp; segments *= 2)
     for (int64_t warps = 1; warps <= most_warps; ++warps)
       for (int64_t shares = 1; shares <= warps; ++shares)

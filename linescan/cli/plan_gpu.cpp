@@ -54,6 +54,8 @@ json own_fields(const Ss2dGpuPlan& plan) {
           {"pieces", plan.pieces},
           {"packed", plan.packed},
           {"kept", plan.kept},
+          {"stores_delta", plan.stores_delta},
+          {"delta_parts", plan.delta_parts},
           {"pieces_slice", plan.pieces_slice},
           {"slice", plan.slice},
           {"channel_groups", plan.channel_groups},

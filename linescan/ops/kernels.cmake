@@ -34,6 +34,7 @@ set(LINESCAN_KERNELS
   ops/selective_scan/state_lanes_forward.cu
   ops/ss2d/backward.cu
   ops/ss2d/backward_sums.cu
+  ops/ss2d/delta_products.cu
   ops/ss2d/forward.cu
   ops/ss2d/packed_backward.cu
   ops/ss2d/packed_forward.cu

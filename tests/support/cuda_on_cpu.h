@@ -126,7 +126,6 @@ template <typename T>
 T* offset_bytes(T* base, int a, int b) {
   return reinterpret_cast<T*>(reinterpret_cast<std::uintptr_t>(base) + int64_t{a} * b);
 }
-inline uint32_t read_again(const uint32_t* address) { return *address; }
 inline void keep(int&) {}
 
 inline void barrier_wait(int barrier, int threads) {

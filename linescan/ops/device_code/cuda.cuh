@@ -42,12 +42,6 @@ __device__ __forceinline__ T* offset_bytes(T* base, int a, int b) {
   asm("mad.wide.s32 %0, %1, %2, %3;" : "=l"(result) : "r"(a), "r"(b), "l"(base));
   return result;
 }
-// Reads a word once more, where the compiler would rather keep what it has read before.
-__device__ __forceinline__ uint32_t read_again(const uint32_t* address) {
-  uint32_t word;
-  asm volatile("ld.global.nc.b32 %0, [%1];" : "=r"(word) : "l"(address));
-  return word;
-}
 // Makes the assembler keep a number that is the same in the whole warp, instead of computing it anew
 // wherever it is used; it does not see through a shuffle.
 __device__ __forceinline__ void keep(int& number) { number = __shfl_sync(kAllLanes, number, 0); }

@@ -240,17 +240,22 @@ bool packs(const BackwardArguments<T>& args) {
 
 template <typename T>
 void launch_backward(const BackwardArguments<T>& args, const Ss2dGpuPlan& plan, int64_t images,
-                     T* gprojection, GpuStream stream) {
+                     float* weight_sums, GpuStream stream) {
   if constexpr (std::is_same_v<T, BFloat16>) {
     if (packs(args)) {
       launch_packed_backward(args, plan, images, stream);
-      return sum_records(args, args.packed_record_sums, gprojection, stream);
+      if (plan.stores_delta)
+        multiply_delta_gradient(args, args.delta_gradient, plan.delta_parts, args.gprojection,
+                                weight_sums, stream);
+      else
+        sum_records(args, args.packed_record_sums, args.gprojection, stream);
+      return;
     }
   }
   launch("ss2d backward", backward_kernel<T>,
          {plan.blocks_an_image() * images, static_cast<int>(plan.block), plan.shared_bytes}, stream,
          args);
-  sum_records(args, args.record_sums, gprojection, stream);
+  sum_records(args, args.record_sums, args.gprojection, stream);
 }
 
 }  // namespace
@@ -265,12 +270,16 @@ void backward(const Ss2dProblem& p, const Ss2dGradients& g, const Ss2dGpuPlan& p
     args.gout = gpu_planes<const void>(g.out);
     args.gout_dtype = g.out.dtype;
     args.gx = gpu_planes<T>(g.x);
+    args.gprojection = g.projection.as<T>();
     args.starts = parts.starts;
     if (!plan.shared_carries) args.carries = parts.carries;
-    args.parameter_sums = {parts.parameters, plan.block / 32};
+    const bool packed = packs(args);
+    const bool stored = packed && plan.stores_delta;
+    args.parameter_sums = {packed ? parts.parameters : parts.weights, plan.block / 32,
+                           stored ? 0 : args.rank, false};
     const int64_t pieces = args.routes * args.pieces * args.states * args.channels;  // of an image
-    const int64_t slice =
-        packs(args) ? plan.slice : gpu_workspace(size, plan).general_slice(plan.slice);
+    const int64_t slice = packed ? plan.slice : gpu_workspace(size, plan).general_slice(plan.slice);
+    int64_t slots = 0;  // of parameter_sums
     const auto scan = [&](int64_t end, const float* entering, const float* returning) {
       const int64_t first = args.first_image;
       for_each_slice(args, end, slice, [&](int64_t images) {
@@ -280,13 +289,16 @@ void backward(const Ss2dProblem& p, const Ss2dGradients& g, const Ss2dGpuPlan& p
         };
         args.record_sums = {parts.records, images};
         args.packed_record_sums = {reinterpret_cast<T*>(parts.records), images};
+        args.delta_gradient = {args, parts.records, images};
+        args.parameter_sums.add = args.first_image > 0;
+        slots = std::max(slots, images);
         args.entering = of_slice(entering);
         args.returning = of_slice(returning);
         if (plan.kept)
           args.starts = kept.starts;
         else
           chunk_states(args, plan, images, args.entering, args.starts, stream);
-        launch_backward(args, plan, images, g.projection.as<T>(), stream);
+        launch_backward(args, plan, images, parts.weights, stream);
       });
     };
     // What crosses the borders of tiles is found for many images at once: its kernels are small.
@@ -301,8 +313,12 @@ void backward(const Ss2dProblem& p, const Ss2dGradients& g, const Ss2dGpuPlan& p
           returning_states(args, args.gout, args.gout_dtype, images, parts.returning, stream);
       scan(first + images, entering, returning);
     }
-    const int64_t count = size.batch * plan.tile_rows * plan.tile_columns * (plan.block / 32);
+    const int64_t count = slots * plan.tile_rows * plan.tile_columns * args.parameter_sums.warps;
     sum_parameters(args, args.parameter_sums, count, g, stream);
+    if constexpr (std::is_same_v<T, BFloat16>)
+      if (stored)
+        sum_weights(args, parts.weights, size.batch > 0 ? plan.delta_parts : 0, g.dt_weight.as<T>(),
+                    stream);
   });
 }
 

@@ -7,41 +7,66 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kSumWarps = 16;  // parts of the parts
-constexpr int kRecordShares = 8;
+constexpr int kShares = 8;
 constexpr int64_t kManyPlaces = int64_t{1} << 19;
 
-// kPack numbers a thread, next to each other in every group; kShares threads have a share of the groups each.
-template <typename T, typename Number, int kPack, int kShares>
+// kPack numbers a thread, next to each other in every group; kParts threads have a share of the groups each.
+template <typename T, typename Number, int kPack, int kParts>
 __global__ void __launch_bounds__(kThreads)
-    sum_records_kernel(const Number* sums, int64_t groups, int64_t count, T* gprojection) {
-  constexpr int kPlaces = kThreads / kShares;
+    sum_groups_kernel(const Number* sums, int64_t groups, int64_t count, T* result) {
+  constexpr int kPlaces = kThreads / kParts;
   const int place = threadIdx.x % kPlaces, share = threadIdx.x / kPlaces;
   const int64_t i = (static_cast<int64_t>(blockIdx.x) * kPlaces + place) * kPack;
   float sum[kPack] = {};
   if (i < count)
 #pragma unroll 8
-    for (int64_t group = share; group < groups; group += kShares) {
+    for (int64_t group = share; group < groups; group += kParts) {
       const auto pack = *reinterpret_cast<const Pack<Number, kPack>*>(sums + group * count + i);
 #pragma unroll
       for (int n = 0; n < kPack; ++n) sum[n] += to_float(pack.values[n]);
     }
-  if constexpr (kShares > 1) {
-    __shared__ float shares[kShares - 1][kPack][kPlaces];
+  if constexpr (kParts > 1) {
+    __shared__ float shares[kParts - 1][kPack][kPlaces];
     if (share > 0)
 #pragma unroll
       for (int n = 0; n < kPack; ++n) shares[share - 1][n][place] = sum[n];
     __syncthreads();
     if (share > 0) return;
 #pragma unroll
-    for (int other = 0; other + 1 < kShares; ++other)
+    for (int other = 0; other + 1 < kParts; ++other)
 #pragma unroll
       for (int n = 0; n < kPack; ++n) sum[n] += shares[other][n][place];
   }
   if (i >= count) return;
-  Pack<T, kPack> result;
+  Pack<T, kPack> rounded;
 #pragma unroll
-  for (int n = 0; n < kPack; ++n) result.values[n] = from_float<T>(sum[n]);
-  *reinterpret_cast<Pack<T, kPack>*>(gprojection + i) = result;
+  for (int n = 0; n < kPack; ++n) rounded.values[n] = from_float<T>(sum[n]);
+  *reinterpret_cast<Pack<T, kPack>*>(result + i) = rounded;
+}
+
+// result [count] = the sum over the groups of sums [groups, count].
+template <typename T, typename Number>
+void sum_groups(const char* what, const Number* sums, int64_t groups, int64_t count, T* result,
+                GpuStream stream) {
+  const auto run = [&]<int kPack>() {
+    // Where numbers are few and groups many, more threads have more of them under way.
+    const int64_t places = (count + kPack - 1) / kPack;
+    const bool shared = groups >= 2 * kShares && places <= kManyPlaces;
+    const int64_t a_block = shared ? kThreads / kShares : kThreads;
+    launch(what,
+           shared ? sum_groups_kernel<T, Number, kPack, kShares>
+                  : sum_groups_kernel<T, Number, kPack, 1>,
+           {(places + a_block - 1) / a_block, kThreads}, stream, sums, groups, count, result);
+  };
+  const auto aligned = [](const void* data, int64_t bytes) {
+    return reinterpret_cast<std::uintptr_t>(data) % bytes == 0;
+  };
+  constexpr int kMost = 16 / sizeof(float) < 16 / sizeof(Number) ? 8 : 4;
+  constexpr int64_t kBytes = kMost * sizeof(Number), kOut = kMost * sizeof(T);
+  if (count % kMost == 0 && aligned(sums, kBytes) && aligned(result, kOut))
+    run.template operator()<kMost>();
+  else
+    run.template operator()<1>();
 }
 
 struct ParameterTargets {
@@ -102,35 +127,23 @@ BackwardWorkspace::BackwardWorkspace(const Ss2dSize& size, const Ss2dGpuPlan& pl
   take(carries, plan.slice * parts.carries);
   take(starts, plan.slice * parts.starts);
   take(records, parts.records_of(plan.slice));
-  take(parameters, parts.parameters);
+  weights = next;  // the general kernel has both for its parameters
+  parameters = next + parts.weights;
 }
 
 template <typename T, typename Number>
 void sum_records(const Ss2dGpuArguments<T>& args, const RecordSums<Number>& sums, T* gprojection,
                  GpuStream stream) {
   const int64_t image = static_cast<int64_t>(args.height) * args.width * args.routes * args.record;
-  const int64_t count = sums.slots * image;
-  gprojection += args.first_image * image;
-  const auto run = [&]<int kPack>() {
-    // Where numbers are few and groups many, more threads have more of them under way.
-    const int64_t places = (count + kPack - 1) / kPack;
-    const bool shared = args.channel_groups >= 2 * kRecordShares && places <= kManyPlaces;
-    const int64_t a_block = shared ? kThreads / kRecordShares : kThreads;
-    launch("ss2d sum_records",
-           shared ? sum_records_kernel<T, Number, kPack, kRecordShares>
-                  : sum_records_kernel<T, Number, kPack, 1>,
-           {(places + a_block - 1) / a_block, kThreads}, stream, sums.data, args.channel_groups,
-           count, gprojection);
-  };
-  const auto aligned = [](const void* data, int64_t bytes) {
-    return reinterpret_cast<std::uintptr_t>(data) % bytes == 0;
-  };
-  constexpr int kMost = 16 / sizeof(float) < 16 / sizeof(Number) ? 8 : 4;
-  constexpr int64_t kBytes = kMost * sizeof(Number), kOut = kMost * sizeof(T);
-  if (count % kMost == 0 && aligned(sums.data, kBytes) && aligned(gprojection, kOut))
-    run.template operator()<kMost>();
-  else
-    run.template operator()<1>();
+  sum_groups("ss2d sum_records", sums.data, args.channel_groups, sums.slots * image,
+             gprojection + args.first_image * image, stream);
+}
+
+template <typename T>
+void sum_weights(const Ss2dGpuArguments<T>& args, const float* sums, int64_t parts, T* gdt_weight,
+                 GpuStream stream) {
+  sum_groups("ss2d sum_weights", sums, parts,
+             static_cast<int64_t>(args.routes) * args.channels * args.rank, gdt_weight, stream);
 }
 
 template <typename T>
@@ -143,11 +156,10 @@ void sum_parameters(const Ss2dGpuArguments<T>& args, const ParameterSums& sums, 
                                gradients.D.as<float>(),
                                args.A_log,
                                args.channels,
-                               args.rank,
+                               sums.rank,
                                args.states,
                                args.routes};
-  const int64_t numbers =
-      static_cast<int64_t>(args.routes) * args.channels * ParameterSums::numbers(args);
+  const int64_t numbers = static_cast<int64_t>(args.routes) * args.channels * sums.numbers(args);
   launch("ss2d sum_parameters", sum_parameters_kernel<T>, {(numbers + 31) / 32, 32 * kSumWarps},
          stream, sums.data, count, to);
 }
@@ -159,6 +171,8 @@ template void sum_records(const Ss2dGpuArguments<Float16>&, const RecordSums<flo
 template void sum_records(const Ss2dGpuArguments<BFloat16>&, const RecordSums<float>&, BFloat16*,
                           GpuStream);
 template void sum_records(const Ss2dGpuArguments<BFloat16>&, const RecordSums<BFloat16>&, BFloat16*,
+                          GpuStream);
+template void sum_weights(const Ss2dGpuArguments<BFloat16>&, const float*, int64_t, BFloat16*,
                           GpuStream);
 template void sum_parameters(const Ss2dGpuArguments<float>&, const ParameterSums&, int64_t,
                              const Ss2dGradients&, GpuStream);

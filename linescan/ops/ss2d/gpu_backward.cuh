@@ -3,6 +3,7 @@
 
 #include "linescan/ops/ss2d/gpu_backward_sums.cuh"
 #include "linescan/ops/ss2d/gpu_channel_sums.cuh"
+#include "linescan/ops/ss2d/gpu_delta_gradient.cuh"
 #include "linescan/ops/ss2d/gpu_launch.cuh"
 
 namespace linescan {
@@ -12,11 +13,13 @@ struct BackwardArguments : Ss2dGpuArguments<T> {
   GpuPlanes<const void> gout;
   DType gout_dtype;
   GpuPlanes<T> gx;
+  T* gprojection;
   const float* entering;   // PieceStates
   const float* returning;  // likewise, of the gradient
   float* starts;           // StateTable
   RecordSums<float> record_sums;
   RecordSums<T> packed_record_sums;  // of the packed kernel, in the same memory
+  DeltaGradient delta_gradient;      // or that, of long records
   ParameterSums parameter_sums;
 
   template <typename G>
@@ -25,7 +28,8 @@ struct BackwardArguments : Ss2dGpuArguments<T> {
   }
 };
 
-// packed_backward.cu: whether it takes the problem, and its launch; it fills packed_record_sums.
+// packed_backward.cu: whether it takes the problem, and its launch; it fills packed_record_sums, or of records
+// longer than kGpuOnChipHalves eights delta_gradient.
 bool packs_backward(const BackwardArguments<BFloat16>& args);
 void launch_packed_backward(const BackwardArguments<BFloat16>& args, const Ss2dGpuPlan& plan,
                             int64_t images, GpuStream stream);

@@ -73,21 +73,28 @@ __device__ __forceinline__ void store_factors(const RecordSums<float>::Route& to
   }
 }
 
-// The gradients of the parameters, from every warp: [images, tiles, warps, routes, channels, numbers]
+// The gradients of the parameters, from every warp: [slots, tiles, warps, routes, channels, numbers]
 // with numbers = dt_weight [rank], A [states], dt_bias, D.
 struct ParameterSums {
   float* data;
   int64_t warps;
+  int rank;  // 0: dt_weight's gradient is found elsewhere
+  bool add;  // to what an earlier slice of the batch left
 
   template <typename T>
-  __host__ __device__ static int numbers(const Ss2dGpuArguments<T>& args) {
-    return args.rank + args.states + 2;
+  __host__ __device__ int numbers(const Ss2dGpuArguments<T>& args) const {
+    return rank + args.states + 2;
   }
 
   // Those of one lane: of its two channels; lanes of one g share A, dt_bias and D.
   struct Place {
     float* data[2];
     int rank, states;
+    bool add;
+
+    __device__ __forceinline__ void put(float& sum, float value) const {
+      sum = add ? sum + value : value;
+    }
 
     // Columns 2q, 2q + 1 of the eight numbers from 8 * tile on; rows of channels 2g, 2g + 1.
     template <class Put>
@@ -101,13 +108,15 @@ struct ParameterSums {
     }
     __device__ __forceinline__ void store_weights(int tile, const bool (&exists)[2],
                                                   const float (&values)[4]) const {
-      put_weights(tile, exists, values, [](float& sum, float value) { sum = value; });
+      put_weights(tile, exists, values, [&](float& sum, float value) { put(sum, value); });
     }
     __device__ __forceinline__ void add_weights(int tile, const bool (&exists)[2],
                                                 const float (&values)[4]) const {
       put_weights(tile, exists, values, [](float& sum, float value) { sum += value; });
     }
+    // What add_weights and add_A add to.
     __device__ __forceinline__ void clear(const bool (&exists)[2]) const {
+      if (add) return;
       for (int tile = 0; 8 * tile < rank; ++tile) store_weights(tile, exists, {});
       for (int i = 0; i < 2; ++i)
         if (exists[i] && threadIdx.x % 4 == 0)
@@ -117,7 +126,7 @@ struct ParameterSums {
                                             const float (&values)[2]) const {
       for (int i = 0; i < 2; ++i) {
         const float sum = over_segments(values[i]);
-        if (exists[i] && threadIdx.x % 4 == 0) data[i][rank] = sum;
+        if (exists[i] && threadIdx.x % 4 == 0) put(data[i][rank], sum);
       }
     }
     __device__ __forceinline__ void add_A(int n, const bool (&exists)[2],
@@ -132,7 +141,7 @@ struct ParameterSums {
       for (int i = 0; i < 2; ++i) {
         const float sums[2] = {over_segments(bias[i]), over_segments(D[i])};
         if (exists[i] && threadIdx.x % 4 == 0)
-          for (int j = 0; j < 2; ++j) data[i][rank + states + j] = sums[j];
+          for (int j = 0; j < 2; ++j) put(data[i][rank + states + j], sums[j]);
       }
     }
     __device__ __forceinline__ static float over_segments(float value) {
@@ -145,17 +154,18 @@ struct ParameterSums {
   __device__ __forceinline__ Place place(const Ss2dGpuArguments<T>& args, const BlockPlace& block,
                                          int k, int warp, const int (&channel)[2]) const {
     const int64_t tile =
-        (block.image * args.tile_rows + block.tile_row) * args.tile_columns + block.tile_column;
+        (block.slot * args.tile_rows + block.tile_row) * args.tile_columns + block.tile_column;
     const int64_t row = ((tile * warps + warp) * args.routes + k) * args.channels;
     return {{data + (row + channel[0]) * numbers(args), data + (row + channel[1]) * numbers(args)},
-            args.rank,
-            args.states};
+            rank,
+            args.states,
+            add};
   }
 };
 
 // How the workspace of a backward pass is divided.
 struct BackwardWorkspace {
-  float *entering, *returning, *carries, *starts, *records, *parameters;
+  float *entering, *returning, *carries, *starts, *records, *weights, *parameters;
 
   BackwardWorkspace(const Ss2dSize& size, const Ss2dGpuPlan& plan, std::byte* workspace);
 };
@@ -165,7 +175,12 @@ template <typename T, typename Number>
 void sum_records(const Ss2dGpuArguments<T>& args, const RecordSums<Number>& sums, T* gprojection,
                  GpuStream stream);
 
-// The parameters' gradients = the sums over `count` parts.
+// gdt_weight = the sum over `parts` [routes, channels, rank].
+template <typename T>
+void sum_weights(const Ss2dGpuArguments<T>& args, const float* sums, int64_t parts, T* gdt_weight,
+                 GpuStream stream);
+
+// The parameters' gradients, but for dt_weight's if sums.rank is 0: the sums over `count` parts.
 template <typename T>
 void sum_parameters(const Ss2dGpuArguments<T>& args, const ParameterSums& sums, int64_t count,
                     const Ss2dGradients& gradients, GpuStream stream);

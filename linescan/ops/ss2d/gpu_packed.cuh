@@ -13,8 +13,6 @@
 
 namespace linescan {
 
-inline constexpr int kMostHalves = 9;  // ranks up to 70
-
 // How many eights of numbers a record has if the packed kernels can take the problem; else 0.
 template <typename T>
 int packed_halves(const Ss2dGpuArguments<T>& args) {
@@ -23,7 +21,8 @@ int packed_halves(const Ss2dGpuArguments<T>& args) {
   const bool words = args.rank % 2 == 0 && args.dt_weight != nullptr &&
                      reinterpret_cast<std::uintptr_t>(args.dt_weight) % 4 == 0;
   const int halves = (args.record + 7) / 8;
-  return sizeof(T) == 2 && args.states == 1 && args.packed && words && near && halves <= kMostHalves
+  return sizeof(T) == 2 && args.states == 1 && args.packed && words && near &&
+                 halves <= kGpuMostHalves
              ? halves
              : 0;
 }
@@ -32,7 +31,7 @@ int packed_halves(const Ss2dGpuArguments<T>& args) {
 template <int kHalves = 1, class Function>
 void dispatch_halves(int halves, const Function& function) {
   if (halves == kHalves) return function.template operator()<kHalves>();
-  if constexpr (kHalves < kMostHalves) dispatch_halves<kHalves + 1>(halves, function);
+  if constexpr (kHalves < kGpuMostHalves) dispatch_halves<kHalves + 1>(halves, function);
 }
 
 // Whether all lines of a problem are whole segments of one tile, and none starts anew.
@@ -176,7 +175,6 @@ struct RecordWalk {
     last_half = last - own;
   }
 
-  template <bool kAgain = false>
   __device__ __forceinline__ void load(RecordColumns<T, kHalves>& columns, const TileRoute& route,
                                        const SegmentCursor& cursor) const {
     const int odd = threadIdx.x / 4 & 1, last = cursor.template last_step<kWhole>(route);
@@ -192,7 +190,7 @@ struct RecordWalk {
       for (int half = 0; half < kHalves; ++half) {
         const T* word = at + (half == kHalves - 1 && half > 0 ? last_half : 8 * half);
         const auto* address = reinterpret_cast<const uint32_t*>(word);
-        columns.words[j][half] = kAgain ? read_again(address) : __ldg(address);
+        columns.words[j][half] = __ldg(address);
       }
     }
   }
@@ -246,16 +244,16 @@ struct PackedWeights {
   }
 };
 
-// Picks B and C, the last two numbers of a record, out of the columns.
+// Picks B and C, the last two numbers of a record, out of its last eight: the rank is even, which leaves none
+// of them to the eight before.
 template <typename T, int kHalves>
 struct PackedFactors {
-  FragmentA<T> rows;
+  FragmentA<T> rows;  // two words of it
 
   __device__ __forceinline__ explicit PackedFactors(const Ss2dGpuArguments<T>& args) {
-    constexpr int kBegin = (kHalves - 1) / 2 * 16;
-    rows.fill([&](int row, int i) {
-      return kBegin + fragment_k(threadIdx.x % 4, i) == args.rank + row ? 1.0f : 0.0f;
-    });
+    const bool here = args.rank % 8 == 2 * (static_cast<int>(threadIdx.x) % 4);
+    rows.words[0] = here ? pair_from_floats<T>(1, 0) : 0u;
+    rows.words[1] = here ? pair_from_floats<T>(0, 1) : 0u;
   }
   __device__ __forceinline__ void multiply(const RecordColumns<T, kHalves>& columns,
                                            float (&B)[2 * kGpuProducts],
@@ -264,7 +262,7 @@ struct PackedFactors {
     for (int j = 0; j < kGpuProducts; ++j) {
       constexpr float kZero[4] = {};
       float both[4];
-      columns.template multiply<(kHalves - 1) / 2>(both, rows, j, kZero);
+      multiply_half(both, rows, columns.words[j][kHalves - 1], kZero);
       B[2 * j] = both[0];
       B[2 * j + 1] = both[1];
       C[2 * j] = both[2];
@@ -311,7 +309,7 @@ struct StateChain<true> {
   }
 };
 
-// The sums of a lane's channels at the steps of a segment, see gpu_sums.cuh.
+// The sums of a lane's channels on a route, see gpu_sums.cuh.
 struct SumWalk {
   float* first;
   int step, line, part;  // in numbers
@@ -322,8 +320,27 @@ struct SumWalk {
     line = route.sum_line * kSumChannels;
     part = kGpuSegmentSteps * step;
   }
-  __device__ __forceinline__ float2* at(const SegmentCursor& cursor, int t) const {
-    return reinterpret_cast<float2*>(first + (cursor.line * line + cursor.part * part + t * step));
+};
+
+// Those at the steps of a segment. A step that does not exist reads the sum of one that does and writes none:
+// without a branch at every step, whose loads the next steps would wait for.
+template <bool kWhole>
+struct SegmentSums {
+  float2* first;
+  int step, valid;  // step: in pairs of numbers
+
+  __device__ __forceinline__ SegmentSums(const SumWalk& walk, const TileRoute& route,
+                                         const SegmentCursor& cursor, int valid)
+      : first(reinterpret_cast<float2*>(walk.first + min(cursor.line, route.lines - 1) * walk.line +
+                                        cursor.part * walk.part)),
+        step(walk.step / 2),
+        valid(valid) {}
+  __device__ __forceinline__ float2* at(int t) const {
+    return first + (kWhole ? t : max(0, min(t, valid - 1))) * step;
+  }
+  __device__ __forceinline__ float2 read(int t) const { return *at(t); }
+  __device__ __forceinline__ void write(int t, float2 sum) const {
+    if (t < valid) *at(t) = sum;
   }
 };
 

@@ -114,11 +114,19 @@ int64_t choose_warps(int64_t chunks, int64_t blocks_by_memory, int64_t most, int
   return best;
 }
 
+// Whether the packed backward kernel takes the problem, if its distances and addresses are even as well.
+bool packs_backward(const Ss2dSize& size) {
+  return size.states == 1 && size.dtype == DType::kBFloat16 && size.channels_last &&
+         size.rank % 2 == 0 && size.channels % 2 == 0 && size.record() <= 8 * kGpuMostHalves;
+}
+
 }  // namespace
 
-// Whether the packed backward kernel may take the problem, which leaves bfloat16 numbers.
-bool packs_records(const Ss2dSize& size) {
-  return size.states == 1 && size.dtype == DType::kBFloat16;
+int64_t Ss2dGpuWorkspace::general_slice(int64_t images) const {
+  const auto room = [](int64_t all, int64_t one) { return all / std::max<int64_t>(1, one); };
+  return std::clamp<int64_t>(std::min(room(records_of(images), general_records),
+                                      room(parameters_of(images), general_parameters)),
+                             1, std::max<int64_t>(1, images));
 }
 
 Ss2dGpuKeptStates gpu_kept_states_of(const Ss2dSize& size, const Ss2dGpuPlan& plan) {
@@ -143,11 +151,22 @@ Ss2dGpuWorkspace gpu_workspace(const Ss2dSize& size, const Ss2dGpuPlan& plan) {
   if (!backward) return parts;
   parts.returning = pieces;
   if (!plan.kept) parts.starts = states.starts;
-  parts.whole_records = plan.channel_groups * size.pixels() * size.routes * size.record();
-  parts.records =
-      packs_records(size) ? ceil_div(parts.whole_records, int64_t{2}) : parts.whole_records;
-  parts.parameters = size.batch * plan.tile_rows * plan.tile_columns * (plan.block / 32) *
-                     size.routes * size.channels * (size.rank + size.states + 2);
+  const int64_t places = plan.channel_groups * size.pixels() * size.routes;
+  const int64_t rows = size.routes * size.channels;
+  const int64_t parts_an_image = plan.tile_rows * plan.tile_columns * (plan.block / 32);
+  parts.general_records = places * size.record();
+  parts.general_parameters = parts_an_image * rows * (size.rank + size.states + 2);
+  parts.records = parts.general_records;
+  parts.parameters = parts.general_parameters;
+  if (plan.stores_delta) {  // bfloat16 numbers: delta's of a block's channels, and B's and C's
+    parts.records = places * (kGpuChannels / 2 + 1);
+    parts.parameters = parts_an_image * rows * (size.states + 2);
+    parts.weights = plan.delta_parts * rows * size.rank;
+  } else if (packs_backward(size)) {  // bfloat16 numbers
+    parts.records = ceil_div(parts.general_records, int64_t{2});
+  }
+  // Rounded for the reason above.
+  parts.records = round_up(parts.records, int64_t{4});
   return parts;
 }
 
@@ -162,11 +181,11 @@ Ss2dGpuPlan plan(const Ss2dSize& size, Pass pass, const Gpu& gpu) {
   plan.shared_carries = carries <= plan.shared_limit / 8;
   const int64_t carried = plan.shared_carries ? carries : 0;
   plan.packed = size.states == 1 && size_of(size.dtype) == 2;
-  const int64_t weights =
-      plan.packed && pass == Pass::kBackward ? gpu_weight_bytes(size.record()) : 0;
+  plan.stores_delta =
+      pass == Pass::kBackward && packs_backward(size) && size.record() > 8 * kGpuOnChipHalves;
   const auto hand_over = [&](int64_t warps) {  // beside the sums, for either kind of kernels
     const int64_t general = gpu_transfer_bytes(warps) + carried;
-    return plan.packed ? std::max(general, gpu_chain_bytes(plan.chunks) + weights) : general;
+    return plan.packed ? std::max(general, gpu_chain_bytes(plan.chunks)) : general;
   };
   int64_t places = (plan.shared_limit - hand_over(kGpuMaxWarps)) / kPlaceBytes, sums = 0;
   do {
@@ -200,6 +219,10 @@ Ss2dGpuPlan plan(const Ss2dSize& size, Pass pass, const Gpu& gpu) {
                 plan.packed && warps > 1 ? int64_t{kGpuChains} : most});
   plan.warps_per_multiprocessor = plan.blocks_per_multiprocessor * warps;
 
+  if (plan.stores_delta) {
+    const int64_t blocks = size.routes * ceil_div(size.channels, int64_t{kGpuProductChannels});
+    plan.delta_parts = ceil_div(4 * gpu.multiprocessors, std::max<int64_t>(1, blocks));
+  }
   const Ss2dGpuWorkspace parts = gpu_workspace(size, plan);
   constexpr auto kFloat = static_cast<int64_t>(sizeof(float));
   const auto images_below = [&](int64_t goal, int64_t floats) {
@@ -218,7 +241,7 @@ Ss2dGpuPlan plan(const Ss2dSize& size, Pass pass, const Gpu& gpu) {
   plan.grid = plan.slice * plan.blocks_an_image();
   plan.workspace_bytes = kFloat * (plan.pieces_slice * parts.of_pieces() +
                                    plan.slice * (parts.carries + parts.starts) +
-                                   parts.records_of(plan.slice) + parts.parameters);
+                                   parts.records_of(plan.slice) + parts.parameters_of(plan.slice));
 
   const int64_t elements = size.batch * size.channels * size.pixels();
   const int64_t data = size_of(size.dtype), out = size_of(size.out_dtype);
@@ -244,6 +267,11 @@ std::string to_string(const Ss2dGpuPlan& plan) {
   if (plan.pieces > 0)
     text += fmt::format("  pieces          {}   parts of lines whose entering states come first\n",
                         plan.pieces);
+  if (plan.stores_delta)
+    text += fmt::format(
+        "  delta           its gradient is stored and multiplied behind each launch, {} parts of\n"
+        "                  the pixels for that of dt_proj_weight\n",
+        plan.delta_parts);
   text += fmt::format(
       "  chunks          {} of {} steps a route and tile\n"
       "  grid            {} blocks of {} threads, {} images a launch\n"

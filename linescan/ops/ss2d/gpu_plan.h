@@ -22,9 +22,12 @@ inline constexpr int kGpuMaxWarps = 16;     // of a multiprocessor: 128 register
 inline constexpr int kGpuPackedWarps = 12;  // likewise, of the packed forward kernel: 168 registers
 inline constexpr int kGpuChains = 4;  // its blocks of several warps, each with 16 barriers of 64
 inline constexpr int kGpuBackwardWarps = 8;  // 255 registers
-// Eights of numbers of a record up to which the packed backward kernel keeps dt_weight in registers.
-inline constexpr int kGpuKeptHalves = 2;
-inline constexpr int kGpuMaxRoutes = 1024;  // their codes travel as kernel arguments
+// Eights of numbers that a record of the packed kernels has at most; and up to which the backward pass
+// multiplies the gradient of delta on the chip, instead of storing it.
+inline constexpr int kGpuMostHalves = 9;
+inline constexpr int kGpuOnChipHalves = 1;
+inline constexpr int kGpuProductChannels = 64;  // of a block of delta_products.cu
+inline constexpr int kGpuMaxRoutes = 1024;      // their codes travel as kernel arguments
 
 // Floats of workspace for each state that enters a piece: the piece's effect, and the state.
 inline constexpr int kGpuPieceFloats = 3;
@@ -41,8 +44,12 @@ struct Ss2dGpuPlan {
   bool packed = false;  // half data and one state: packed kernels, if strides and sizes are even
   bool shared_carries = true;  // states from round to round in shared memory, else in the workspace
   bool kept = false;           // the problem has room for states, of tiles like these
-  int64_t pieces_slice = 0;    // images whose pieces' states are found at once
-  int64_t slice = 0;           // images that one launch of the scan works through
+  bool stores_delta =
+      false;  // the packed backward kernel stores delta's gradient, see gpu_delta_gradient.cuh
+  int64_t delta_parts =
+      0;  // of the pixels of a slice, each with sums of its own for dt_weight's gradient
+  int64_t pieces_slice = 0;     // images whose pieces' states are found at once
+  int64_t slice = 0;            // images that one launch of the scan works through
   int64_t grid = 0, block = 0;  // of one full slice; threads
   int64_t shared_bytes = 0, shared_limit = 0;
   int64_t blocks_per_multiprocessor = 0, warps_per_multiprocessor = 0;
@@ -61,32 +68,31 @@ constexpr int64_t gpu_transfer_bytes(int64_t warps) {
   return kGpuChannels * 2 * warps * 2 * static_cast<int64_t>(sizeof(float));
 }
 inline constexpr int64_t kGpuCarryFloats = kGpuChannels * 2;  // for each state
-// The packed kernels': a state for each chunk, see StateChain in gpu_packed.cuh; and the weights that
-// the backward kernel shares, 16 numbers of a record being 32 lanes' 16 bytes.
+// The packed kernels': a state for each chunk, see StateChain in gpu_packed.cuh.
 constexpr int64_t gpu_chain_bytes(int64_t chunks) {
   return kGpuChannels * chunks * static_cast<int64_t>(sizeof(float));
 }
-constexpr int64_t gpu_weight_bytes(int64_t record) {
-  return record > 8 * kGpuKeptHalves ? (record + 15) / 16 * 32 * 16 : 0;
-}
 
 // The parts of a pass's workspace, in floats: of the pieces, for each image of a slice of theirs; of the scan,
-// likewise; and of the parameters' sums for the whole batch. They lie one after another in this order.
+// likewise, but for `weights`. They lie one after another in this order.
 struct Ss2dGpuWorkspace {
   int64_t entering = 0, returning = 0;
   int64_t carries = 0, starts = 0;
-  int64_t records =
-      0;  // of the kernel that is expected to run: of half numbers if it is a packed one
-  int64_t whole_records = 0;  // of float32 numbers, that the general one leaves
-  int64_t parameters = 0;
+  // What blocks leave for the sums of gradients, of the records and of the parameters. If the packed kernel is
+  // expected: what it leaves, and what the general one does, which runs where strides or sizes are odd.
+  int64_t records = 0, general_records = 0;
+  int64_t parameters = 0, general_parameters = 0;
+  int64_t weights = 0;  // of a slice: the parts of dt_weight's gradient where delta's is stored
 
   int64_t of_pieces() const { return entering + returning; }
-  int64_t an_image() const { return carries + starts + records; }
-  // Of so many images, or of one in float32 if that is more: the general kernel then takes fewer at once.
-  int64_t records_of(int64_t images) const { return std::max(images * records, whole_records); }
-  int64_t general_slice(int64_t images) const {
-    return records < whole_records ? std::max<int64_t>(1, images / 2) : images;
+  int64_t an_image() const { return carries + starts + records + parameters; }
+  // Of so many images; the general kernel has room for one at least.
+  int64_t records_of(int64_t images) const { return std::max(images * records, general_records); }
+  int64_t parameters_of(int64_t images) const {
+    return std::max(images * parameters + weights, general_parameters);
   }
+  // How many of them the general kernel has room for at once.
+  int64_t general_slice(int64_t images) const;
 };
 
 // What Ss2dProblem::states holds of each image, in floats: the states that enter the chunks, of the whole batch

@@ -11,8 +11,8 @@
 //
 // Source:    linescan/ops/ss2d/README.md; docs/decisions/0011-ss2d-on-gpus.md.
 // Numerics:  recurrences and sums in float; what is summed over channels or steps on the tensor cores
-//            (gradients of records and of dt_weight) is rounded to bfloat16 before, and the records'
-//            gradients of 16 channels after. No atomics.
+//            (gradients of records and of dt_weight) is rounded to bfloat16 before, and sums over 16
+//            channels after. No atomics.
 // Reference: reference.cpp beside this file. Chosen by launch_backward in backward.cu.
 
 #include <type_traits>
@@ -39,59 +39,153 @@ struct RecordRows {
   }
 };
 
-// The sums over the block's channels that make the gradient of records, a product of 16 numbers by
-// eight columns each: dt_weight transposed, and ones where B and C are. Long records leave the rows of
-// dt_weight in shared memory, [parts, lanes].
-template <int kHalves>
-struct ChannelSums {
-  static constexpr int kParts = (kHalves + 1) / 2;
-  static constexpr bool kShared = kHalves > kGpuKeptHalves;
-  FragmentA<BFloat16> weights[kShared ? 1 : kParts], ones;
-  uint4* shared;
-
-  // All warps of the block take part; what is shared is complete behind the next barrier.
-  __device__ __forceinline__ ChannelSums(const Ss2dGpuArguments<BFloat16>& args,
-                                         const BlockPlace& place, int k, uint4* shared)
-      : shared(shared) {
-    const int lane = threadIdx.x % 32, g = lane / 4, q = lane % 4;
-    if constexpr (kShared) {
-      for (int part = threadIdx.x / 32; part < kParts; part += blockDim.x / 32) {
-        const auto rows = weight_columns<BFloat16>(args, place, k, part);
-        shared[part * 32 + lane] = {rows.words[0], rows.words[1], rows.words[2], rows.words[3]};
-      }
-    } else {
+// Rows of ones that pick sums over the block's channels: the first eight of the depth are pairs of channels'
+// numbers for B, the others for C; their sums become rows `row_B` and `row_C`.
+__device__ __forceinline__ FragmentA<BFloat16> channel_ones(const Ss2dGpuArguments<BFloat16>& args,
+                                                            const BlockPlace& place, int row_B,
+                                                            int row_C) {
+  const int lane = threadIdx.x % 32, g = lane / 4, q = lane % 4;
+  const auto pair = [&](int i) {
+    const int first = place.group * kGpuChannels + 4 * q + 2 * i;
+    return first < args.channels ? 1.0f : 0.0f;
+  };
+  const uint32_t word = pair_from_floats<BFloat16>(pair(0), pair(1));
+  FragmentA<BFloat16> ones;
 #pragma unroll
-      for (int part = 0; part < kParts; ++part)
-        weights[part] = weight_columns<BFloat16>(args, place, k, part);
-    }
-    // The first eight of the depth are sums for B, the others for C, of pairs of channels.
-    const int at = args.rank - (kParts - 1) * kDepth;
-    ones.fill([&](int row, int i) {
-      const int first = place.group * kGpuChannels + 2 * (fragment_k(q, i) % 8);
-      return g + 8 * row == at + i / 2 && first < args.channels ? 1.0f : 0.0f;
-    });
-  }
+  for (int i = 0; i < 4; ++i)  // rows g, g + 8 of the first eight; of the others
+    ones.words[i] = g + 8 * (i & 1) == (i < 2 ? row_B : row_C) ? word : 0u;
+  return ones;
+}
+// The operand beside them: a lane's numbers for B and C at two steps, sums over its two channels.
+__device__ __forceinline__ FragmentB<BFloat16> channel_pairs(const float (&to_B)[2],
+                                                             const float (&to_C)[2]) {
+  return {{transpose_8x8(pair_from_floats<BFloat16>(to_B[0], to_B[1])),
+           transpose_8x8(pair_from_floats<BFloat16>(to_C[0], to_C[1]))}};
+}
 
-  __device__ __forceinline__ FragmentA<BFloat16> part(int part) const {
-    if constexpr (!kShared) return weights[part];
-    const uint4 words = shared[part * 32 + static_cast<int>(threadIdx.x) % 32];
-    return {{words.x, words.y, words.z, words.w}};
+// What becomes of the gradients of delta, B and C. Short records: multiplied on the chip, by dt_weight
+// transposed and by ones, which gives the gradient of records from the block's channels, 16 numbers by eight
+// columns a product; and by the records, which gives that of dt_weight.
+template <int kHalves>
+struct MultipliedGradients {
+  using T = BFloat16;
+  static constexpr int kParts = (kHalves + 1) / 2;
+
+  FragmentA<T> weights[kParts], ones;
+  RecordSums<T>::Route sums;
+  int record;
+  RecordRows<kHalves> rows;
+  uint32_t steps[kGpuProducts][2];  // gdelta of a product's two steps, for either channel
+  float g_weight[kHalves][4] = {};
+
+  __device__ __forceinline__ MultipliedGradients(const BackwardArguments<T>& args,
+                                                 const BlockPlace& place, const TileRoute& route,
+                                                 int k)
+      : ones(channel_ones(args, place, args.rank - (kParts - 1) * kDepth,
+                          args.rank - (kParts - 1) * kDepth + 1)),
+        sums(args.packed_record_sums.route(args, place, route, k)),
+        record(args.record) {
+#pragma unroll
+    for (int part = 0; part < kParts; ++part)
+      weights[part] = weight_columns<T>(args, place, k, part);
   }
+  __device__ __forceinline__ void start_chunk(const RecordColumns<T, kHalves>& records,
+                                              const SegmentCursor&) {
+    rows.transpose(records);
+  }
+  // Of the steps 2 j and 2 j + 1: g_delta [step, channel], and sums over the lane's two channels.
+  __device__ __forceinline__ void take(int j, const SegmentCursor& here, int valid,
+                                       const float (&g_delta)[2][2], const float (&to_B)[2],
+                                       const float (&to_C)[2]) {
+    for (int i = 0; i < 2; ++i) steps[j][i] = pair_from_floats<T>(g_delta[0][i], g_delta[1][i]);
+    const FragmentB<T> deltas = {{transpose_8x8(steps[j][0]), transpose_8x8(steps[j][1])}};
+    const FragmentB<T> factors = channel_pairs(to_B, to_C);
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) {
+      float product[4] = {};
+      multiply(product, weights[part], deltas, product);
+      if (part == kParts - 1) multiply(product, ones, factors, product);
+      store_records<T, 8 * kHalves>(sums, here.line, here.part * kGpuSegmentSteps, valid, part, j,
+                                    record, product);
+    }
+  }
+  __device__ __forceinline__ void finish_chunk() {  // sums over the steps
+#pragma unroll
+    for (int pair = 0; pair < kGpuProducts / 2; ++pair) {
+      const FragmentA<T> left = {
+          {steps[2 * pair][0], steps[2 * pair][1], steps[2 * pair + 1][0], steps[2 * pair + 1][1]}};
+#pragma unroll
+      for (int half = 0; half < kHalves; ++half)
+        multiply(g_weight[half], left,
+                 {{rows.words[2 * pair][half], rows.words[2 * pair + 1][half]}}, g_weight[half]);
+    }
+  }
+  __device__ __forceinline__ void finish_route(const ParameterSums::Place& to,
+                                               const bool (&exists)[2]) const {
+#pragma unroll
+    for (int half = 0; half < kHalves; ++half) to.store_weights(half, exists, g_weight[half]);
+  }
+};
+
+// Long records: stored, B's and C's as sums over the block's channels (gpu_delta_gradient.cuh).
+template <int kHalves>
+struct StoredGradients {
+  using T = BFloat16;
+
+  uint32_t one;  // in the first row of B's depth, and in the last eight rows' first of C's
+  PlaneWalk<T> walk;
+  PlaneWalk<uint32_t> factor_walk;
+  bool inside;  // whether the lane's channels exist
+  T* at;
+  uint32_t* factors_at;
+
+  __device__ __forceinline__ StoredGradients(const BackwardArguments<T>& args,
+                                             const BlockPlace& place, const TileRoute& route, int k)
+      : one(channel_ones(args, place, 0, kDepth / 2).words[0]),
+        walk(args.delta_gradient.of_block(place, k) + 2 * (static_cast<int>(threadIdx.x) % 32 / 4),
+             args.delta_gradient.channels(), route),
+        factor_walk(args.delta_gradient.factors_of_block(place, k), 1, route),
+        inside(place.group * kGpuChannels + 2 * (static_cast<int>(threadIdx.x) % 32 / 4) <
+               args.channels) {}
+  __device__ __forceinline__ void start_chunk(const RecordColumns<T, kHalves>&,
+                                              const SegmentCursor& here) {
+    at = walk.at(here.line, here.part);
+    factors_at = factor_walk.at(here.line, here.part);
+  }
+  __device__ __forceinline__ void take(int j, const SegmentCursor&, int valid,
+                                       const float (&g_delta)[2][2], const float (&to_B)[2],
+                                       const float (&to_C)[2]) {
+    const FragmentB<T> factors = channel_pairs(to_B, to_C);
+    const int factors_valid = threadIdx.x % 32 < kGpuSegments ? valid : 0;
+    float sums[4] = {};  // of B at the two steps, of C: in the first row's lanes
+    multiply(sums, FragmentA<T>{{one, 0, 0, one}}, factors, sums);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int t = 2 * j + i;
+      if (t >= kGpuSegmentSteps) continue;
+      const uint32_t deltas = inside ? pair_from_floats<T>(g_delta[i][0], g_delta[i][1]) : 0u;
+      const uint32_t both = pair_from_floats<T>(sums[i], sums[2 + i]);
+      if (t < valid) *reinterpret_cast<uint32_t*>(offset_bytes(at, t, walk.step)) = deltas;
+      if (t < factors_valid) *offset_bytes(factors_at, t, factor_walk.step) = both;
+    }
+  }
+  __device__ __forceinline__ void finish_chunk() {}
+  __device__ __forceinline__ void finish_route(const ParameterSums::Place&,
+                                               const bool (&)[2]) const {}
 };
 
 template <typename G, int kHalves, bool kWhole, bool kSolo>
 __global__ void __launch_bounds__(32 * kGpuBackwardWarps)
     packed_backward_kernel(BackwardArguments<BFloat16> args) {
   using T = BFloat16;
-  constexpr int kParts = (kHalves + 1) / 2;
-  constexpr bool kShared = ChannelSums<kHalves>::kShared;
+  using Gradients = std::conditional_t<(kHalves > kGpuOnChipHalves), StoredGradients<kHalves>,
+                                       MultipliedGradients<kHalves>>;
   const BlockPlace place(args);
   const int warps = blockDim.x / 32, warp = threadIdx.x / 32;
   const int g = threadIdx.x % 32 / 4, q = threadIdx.x % 4;
   auto* sums = reinterpret_cast<float*>(shared_memory());
   float* behind_sums = sums + place.height * place.pitch() * kGpuChannels;
   StateChain<kSolo> chain(behind_sums, true);
-  auto* shared_weights = reinterpret_cast<uint4*>(behind_sums + args.chunks * kGpuChannels);
   const int first_channel = lane_channel(args, place);
   const int channel[2] = {first_channel, first_channel + 1};
   const bool inside = place.group * kGpuChannels + 2 * g < args.channels;
@@ -110,12 +204,9 @@ __global__ void __launch_bounds__(32 * kGpuBackwardWarps)
     const RecordWalk<T, kHalves, kWhole> record_walk(args, place, route, k);
     const SumWalk sum_walk(sums, place, route);
     const PackedWeights<T, kHalves> weights(args, place, k);
-    if (kShared) __syncthreads();  // no warp reads the weights of the route before
-    const ChannelSums<kHalves> channel_sums(args, place, k, shared_weights);
-    if (kShared) __syncthreads();
+    Gradients gradients(args, place, route, k);
     const PieceStates<T> entrance(args, args.entering, place, route, k, channel);
     const PieceStates<T> ending(args, args.returning, place, route, k, channel);
-    const RecordSums<T>::Route record_sums = args.packed_record_sums.route(args, place, route, k);
     float A[2], rate[2], skip[2];
     for (int i = 0; i < 2; ++i) {
       A[i] =
@@ -123,7 +214,7 @@ __global__ void __launch_bounds__(32 * kGpuBackwardWarps)
       rate[i] = kLog2e * A[i];
       skip[i] = k == 0 ? skip_of_routes(args, channel[i]) : 0.0f;
     }
-    float g_bias[2] = {}, g_A[2] = {}, g_D[2] = {}, g_weight[kHalves][4] = {};
+    float g_bias[2] = {}, g_A[2] = {}, g_D[2] = {};
 
     const bool last_route = k == args.routes - 1;
     const int apart = warps * kGpuSegments;
@@ -135,11 +226,10 @@ __global__ void __launch_bounds__(32 * kGpuBackwardWarps)
     SegmentCursor column(route, last_chunk * kGpuSegments + g / 2);
     const float2* starts = StateTable(args.starts, args.routes, args.chunks, 1).at(k, 0, 0, g);
 
-    constexpr bool kAhead = !kShared;  // else the records of two chunks would fill the registers
     RecordColumns<T, kHalves> records;
     Two<T> next_x[kGpuSegmentSteps];
     Two<G> next_gy[kGpuSegmentSteps];
-    if (kAhead) record_walk.load(records, route, column);
+    record_walk.load(records, route, column);
     load_steps<kWhole>(next_x, x_walk, route, own);
     load_steps<kWhole>(next_gy, gout_walk, route, own);
     // The states with which lines start that do, and their gradients with which they end.
@@ -155,17 +245,13 @@ __global__ void __launch_bounds__(32 * kGpuBackwardWarps)
     };
     float2 next_fresh = fresh_state(own), next_ending = ending_state(own);
     float2 next_start = starts[last_chunk * (kGpuChannels / 2)];
-    bool behind =
-        k > 0 && !kShared;  // whether other warps may still add to the sums of the route before
+    bool behind = k > 0;  // whether other warps may still add to the sums of the route before
     for (int chunk = last_chunk; warp < chunks && chunk >= 0; chunk -= warps) {
       const int valid = own.template valid<kWhole>(route);
       float delta[2 * kGpuProducts][2], B[2 * kGpuProducts], C[2 * kGpuProducts];
-      if (!kAhead) record_walk.load(records, route, column);
       weights.multiply(records, delta);
       factors.multiply(records, B, C);
-      const SegmentCursor here_column = column;
-      RecordRows<kHalves> rows;
-      if (!kShared) rows.transpose(records);
+      gradients.start_chunk(records, own);
       // Steps of size and gradient zero are none: behind the end of a line, and of the route.
       Two<T> x[kGpuSegmentSteps];
       Two<G> gy[kGpuSegmentSteps];
@@ -175,32 +261,35 @@ __global__ void __launch_bounds__(32 * kGpuBackwardWarps)
         gy[t] = t < valid ? next_gy[t] : Two<G>{};
       }
       const float2 start = next_start, fresh = next_fresh, end_state = next_ending;
-      // The next chunk's numbers are fetched meanwhile; after the last one, its own again.
       const SegmentCursor here = own;
-      if (chunk >= warps) {
-        own.retreat(route, lines_apart, parts_apart);
-        column.retreat(route, lines_apart, parts_apart);
+      // The next chunk's numbers are fetched meanwhile; after the last one, its own again, if there are others to
+      // hurry for: a branch here delays what is handed on.
+      if (!kSolo || chunk >= warps) {
+        if (chunk >= warps) {
+          own.retreat(route, lines_apart, parts_apart);
+          column.retreat(route, lines_apart, parts_apart);
+        }
+        record_walk.load(records, route, column);
+        load_steps<kWhole>(next_x, x_walk, route, own);
+        load_steps<kWhole>(next_gy, gout_walk, route, own);
+        next_fresh = fresh_state(own);
+        next_ending = ending_state(own);
+        next_start = starts[max(0, chunk - warps) * (kGpuChannels / 2)];
       }
-      if (kAhead) record_walk.load(records, route, column);
-      load_steps<kWhole>(next_x, x_walk, route, own);
-      load_steps<kWhole>(next_gy, gout_walk, route, own);
-      next_fresh = fresh_state(own);
-      next_ending = ending_state(own);
-      next_start = starts[max(0, chunk - warps) * (kGpuChannels / 2)];
+      const SegmentSums<kWhole> own_sums(sum_walk, route, here, valid);
       if (k == 0) {
 #pragma unroll
         for (int t = 0; t < kGpuSegmentSteps; ++t) {
-          if (t >= valid) continue;
           const float gy0 = gy[t][0], gy1 = gy[t][1];
           g_D[0] = fmaf(gy0, x[t][0], g_D[0]);
           g_D[1] = fmaf(gy1, x[t][1], g_D[1]);
-          *sum_walk.at(here, t) = make_float2(skip[0] * gy0, skip[1] * gy1);
+          own_sums.write(t, make_float2(skip[0] * gy0, skip[1] * gy1));
         }
       }
 
       // Forward again: the states of the segment, h[t] before step t.
       float dt[kGpuSegmentSteps][2], a[kGpuSegmentSteps][2];
-      float u[kGpuSegmentSteps][2], h[kGpuSegmentSteps + 1][2];
+      float h[kGpuSegmentSteps + 1][2];
 #pragma unroll
       for (int t = 0; t < kGpuSegmentSteps; ++t)
 #pragma unroll
@@ -208,7 +297,6 @@ __global__ void __launch_bounds__(32 * kGpuBackwardWarps)
           dt[t][i] = softplus_short(delta[t][i]);
           if (!kWhole && t >= valid) dt[t][i] = 0;
           a[t][i] = exp2_approx(dt[t][i] * rate[i]);
-          u[t][i] = dt[t][i] * x[t][i];
         }
       const bool anew = !kWhole && entrance.each_line && here.part == 0 && valid > 0;
       float factor[2];
@@ -221,7 +309,7 @@ __global__ void __launch_bounds__(32 * kGpuBackwardWarps)
 #pragma unroll
         for (int t = 0; t < kGpuSegmentSteps; ++t) {
           factor[i] *= a[t][i];
-          all.offset = fmaf(a[t][i], all.offset, u[t][i] * B[t]);
+          all.offset = fmaf(a[t][i], all.offset, dt[t][i] * x[t][i] * B[t]);
         }
         all.factor *= factor[i];
         all = scan_segments<false>(all, q);
@@ -229,17 +317,12 @@ __global__ void __launch_bounds__(32 * kGpuBackwardWarps)
         h[0][i] = anew ? new_state : q > 0 ? earlier.apply(entered) : entered;
 #pragma unroll
         for (int t = 0; t < kGpuSegmentSteps; ++t)
-          h[t + 1][i] = fmaf(a[t][i], h[t][i], u[t][i] * B[t]);
+          h[t + 1][i] = fmaf(a[t][i], h[t][i], dt[t][i] * x[t][i] * B[t]);
       }
 
       // Back: a line that ends the sequence knows what comes back from behind it.
       const bool ends =
           !kWhole && ending.each_line && valid > 0 && here.part == route.segments_a_line - 1;
-      float gC[kGpuSegmentSteps][2];  // C gy
-#pragma unroll
-      for (int t = 0; t < kGpuSegmentSteps; ++t)
-#pragma unroll
-        for (int i = 0; i < 2; ++i) gC[t][i] = C[t] * gy[t][i];
       Transfer all[2], after[2];
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
@@ -248,7 +331,7 @@ __global__ void __launch_bounds__(32 * kGpuBackwardWarps)
         all[i].factor *= factor[i];
 #pragma unroll
         for (int t = kGpuSegmentSteps - 1; t >= 0; --t)
-          all[i].offset = a[t][i] * (gC[t][i] + all[i].offset);
+          all[i].offset = a[t][i] * fmaf(C[t], gy[t][i], all[i].offset);
         all[i] = scan_segments<true>(all[i], q);
         const Transfer later = shuffle_down(all[i], 1);
         if (q < kGpuSegments - 1 && !ends) after[i] = later;
@@ -271,72 +354,56 @@ __global__ void __launch_bounds__(32 * kGpuBackwardWarps)
 
       // One step back. Adds to the sums for gx and of the parameters; to_B and to_C are sums over the
       // lane's two channels.
-      const auto step_back = [&](int t, float(&g_delta)[2], float& to_B, float& to_C) {
+      const auto step_back = [&](int t, float2& sum, float(&g_delta)[2], float& to_B, float& to_C) {
         to_B = to_C = 0;
         float to_x[2];
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-          const float gh = gC[t][i] + c[i];
+          const float gh = fmaf(C[t], gy[t][i], c[i]), gh_dt = gh * dt[t][i];
           c[i] = a[t][i] * gh;
           const float through = c[i] * h[t][i], from_B = gh * B[t];
           const float slope = 1.0f - exp2_approx(-kLog2e * dt[t][i]);  // sigmoid(delta)
           g_A[i] = fmaf(dt[t][i], through, g_A[i]);
-          to_x[i] = from_B;
+          to_x[i] = gh_dt * B[t];
           g_delta[i] = slope * fmaf(A[i], through, from_B * x[t][i]);
           g_bias[i] += g_delta[i];
-          to_B = fmaf(gh, u[t][i], to_B);
+          to_B = fmaf(gh_dt, x[t][i], to_B);
           to_C = fmaf(gy[t][i], h[t + 1][i], to_C);
         }
-        if (t >= valid) return;
-        float2* sum = sum_walk.at(here, t);
-        const float2 so_far = *sum;
-        *sum = make_float2(fmaf(to_x[0], dt[t][0], so_far.x), fmaf(to_x[1], dt[t][1], so_far.y));
+        sum = make_float2(sum.x + to_x[0], sum.y + to_x[1]);
       };
-      uint32_t steps[kGpuProducts][2];  // gdelta of a product's two steps, for either channel
+      const auto read_sums = [&](int j, float2(&pair)[2]) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i)
+          if (j >= 0 && 2 * j + i < kGpuSegmentSteps) pair[i] = own_sums.read(2 * j + i);
+      };
+      float2 next_sums[2];
+      read_sums(kGpuProducts - 1, next_sums);
 #pragma unroll
       for (int j = kGpuProducts - 1; j >= 0; --j) {
         float g_delta[2][2] = {}, to_B[2] = {}, to_C[2] = {};
+        float2 pair[2] = {next_sums[0], next_sums[1]};
 #pragma unroll
         for (int i = 1; i >= 0; --i) {
           const int t = 2 * j + i;
           if (t >= kGpuSegmentSteps) continue;
-          step_back(t, g_delta[i], to_B[i], to_C[i]);
+          step_back(t, pair[i], g_delta[i], to_B[i], to_C[i]);
         }
-        for (int i = 0; i < 2; ++i) steps[j][i] = pair_from_floats<T>(g_delta[0][i], g_delta[1][i]);
-        const FragmentB<T> deltas = {{transpose_8x8(steps[j][0]), transpose_8x8(steps[j][1])}};
-        const FragmentB<T> both = {{transpose_8x8(pair_from_floats<T>(to_B[0], to_B[1])),
-                                    transpose_8x8(pair_from_floats<T>(to_C[0], to_C[1]))}};
+        read_sums(j - 1, next_sums);
 #pragma unroll
-        for (int part = 0; part < kParts; ++part) {
-          float record[4] = {};
-          linescan::multiply(record, channel_sums.part(part), deltas, record);
-          if (part == kParts - 1) linescan::multiply(record, channel_sums.ones, both, record);
-          store_records<T, 8 * kHalves>(record_sums, here.line, here.part * kGpuSegmentSteps, valid,
-                                        part, j, args.record, record);
+        for (int i = 0; i < 2; ++i) {
+          const int t = 2 * j + i;
+          if (t < kGpuSegmentSteps) own_sums.write(t, pair[i]);
         }
+        gradients.take(j, here, valid, g_delta, to_B, to_C);
       }
-      // gdt_weight: sums over the steps.
-      if (kShared) {
-        RecordColumns<T, kHalves> again;
-        record_walk.template load<true>(again, route, here_column);
-        rows.transpose(again);
-      }
-#pragma unroll
-      for (int pair = 0; pair < kGpuProducts / 2; ++pair) {
-        const FragmentA<T> left = {{steps[2 * pair][0], steps[2 * pair][1], steps[2 * pair + 1][0],
-                                    steps[2 * pair + 1][1]}};
-#pragma unroll
-        for (int half = 0; half < kHalves; ++half)
-          linescan::multiply(g_weight[half], left,
-                             {{rows.words[2 * pair][half], rows.words[2 * pair + 1][half]}},
-                             g_weight[half]);
-      }
+      gradients.finish_chunk();
       if (last_route) {
         T* first = gx_walk.at(here.line, here.part);
         gx_walk.each_step(first, kGpuSegmentSteps - 1, [&](int t, T* at) {
-          if (t >= valid || !inside) return;
-          const float2 sum = *sum_walk.at(here, t);
-          *reinterpret_cast<unsigned*>(at) = pair_from_floats<T>(sum.x, sum.y);
+          const float2 sum = own_sums.read(t);
+          const unsigned word = pair_from_floats<T>(sum.x, sum.y);
+          if (t < valid && inside) *reinterpret_cast<unsigned*>(at) = word;
         });
       }
     }
@@ -344,9 +411,7 @@ __global__ void __launch_bounds__(32 * kGpuBackwardWarps)
     const ParameterSums::Place sum_place = args.parameter_sums.place(args, place, k, warp, channel);
     sum_place.finish(exists, g_bias, g_D);
     sum_place.store_A(exists, g_A);
-#pragma unroll
-    for (int half = 0; half < kHalves; ++half)
-      sum_place.store_weights(half, exists, g_weight[half]);
+    gradients.finish_route(sum_place, exists);
   }
 }
 
@@ -366,6 +431,7 @@ void launch_halves(const BackwardArguments<BFloat16>& args, int halves, const Ss
 
 bool packs_backward(const BackwardArguments<BFloat16>& args) {
   return packed_halves(args) > 0 && packed_pairs(args.gx, 2, args.width) &&
+         reinterpret_cast<std::uintptr_t>(args.gprojection) % 4 == 0 &&
          (args.gout_dtype == DType::kBFloat16 || args.gout_dtype == DType::kFloat32) &&
          packed_pairs(args.gout, size_of(args.gout_dtype), args.width);
 }

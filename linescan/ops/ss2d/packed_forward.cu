@@ -24,35 +24,6 @@ namespace {
 
 constexpr float kLn2 = 0.693147181f;
 
-// Adds C h of a segment's steps to the sums; the last route's sums go to `out` instead.
-__device__ __forceinline__ void add_steps(const SumWalk& sums, const SegmentCursor& cursor,
-                                          int valid, const float (&C)[2 * kGpuProducts],
-                                          const float (&h)[kGpuSegmentSteps][2]) {
-#pragma unroll
-  for (int t = 0; t < kGpuSegmentSteps; ++t) {
-    if (t >= valid) continue;
-    float2* sum = sums.at(cursor, t);
-    const float2 so_far = *sum;
-    *sum = make_float2(fmaf(C[t], h[t][0], so_far.x), fmaf(C[t], h[t][1], so_far.y));
-  }
-}
-
-template <typename Out>
-__device__ __forceinline__ void write_steps(const PlaneWalk<Out>& out, const SumWalk& sums,
-                                            const SegmentCursor& cursor, int valid,
-                                            const float (&C)[2 * kGpuProducts],
-                                            const float (&h)[kGpuSegmentSteps][2]) {
-  Out* first = out.at(cursor.line, cursor.part);
-#pragma unroll
-  for (int t = 0; t < kGpuSegmentSteps; ++t) {
-    if (t >= valid) continue;
-    const float2 so_far = *sums.at(cursor, t);
-    *reinterpret_cast<Pack<Out, 2>*>(offset_bytes(first, t, out.step)) = {
-        from_float<Out>(kLn2 * fmaf(C[t], h[t][0], so_far.x)),
-        from_float<Out>(kLn2 * fmaf(C[t], h[t][1], so_far.y))};
-  }
-}
-
 template <typename T, int kHalves, bool kWhole, bool kSolo>
 __global__ void __launch_bounds__(32 * kGpuPackedWarps)
     packed_forward_kernel(ForwardArguments<T> args) {
@@ -121,10 +92,11 @@ __global__ void __launch_bounds__(32 * kGpuPackedWarps)
           if (t >= valid) dt[t][0] = dt[t][1] = 0;
       }
       const SegmentCursor here = own;
+      const SegmentSums<kWhole> own_sums(sum_walk, route, here, valid);
       if (k == 0 && args.out.data != nullptr) {
 #pragma unroll
         for (int t = 0; t < kGpuSegmentSteps; ++t)
-          if (t < valid) *sum_walk.at(here, t) = make_float2(skip[0] * x[t][0], skip[1] * x[t][1]);
+          own_sums.write(t, make_float2(skip[0] * x[t][0], skip[1] * x[t][1]));
       }
       float a[kGpuSegmentSteps][2], b[kGpuSegmentSteps][2];
 #pragma unroll
@@ -171,21 +143,32 @@ __global__ void __launch_bounds__(32 * kGpuPackedWarps)
       if (starts && q == 0)
         starts[chunk * (kGpuChannels / 2)] = make_float2(kLn2 * entered.x, kLn2 * entered.y);
       if (args.out.data == nullptr) continue;
-      float h[kGpuSegmentSteps][2];
+      // C h is added to the sums; the last route's sums go to `out` instead.
+      float2 result[kGpuSegmentSteps];
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        float state = before[i].apply(i ? entered.y : entered.x);
+      for (int t = 0; t < kGpuSegmentSteps; ++t) result[t] = own_sums.read(t);
+      float h[2] = {before[0].apply(entered.x), before[1].apply(entered.y)};
 #pragma unroll
-        for (int t = 0; t < kGpuSegmentSteps; ++t) h[t][i] = state = fmaf(a[t][i], state, b[t][i]);
+      for (int t = 0; t < kGpuSegmentSteps; ++t) {
+        for (int i = 0; i < 2; ++i) h[i] = fmaf(a[t][i], h[i], b[t][i]);
+        result[t] = make_float2(fmaf(C[t], h[0], result[t].x), fmaf(C[t], h[1], result[t].y));
       }
       if (!last_route) {
-        add_steps(sum_walk, here, valid, C, h);
+#pragma unroll
+        for (int t = 0; t < kGpuSegmentSteps; ++t) own_sums.write(t, result[t]);
       } else {
         const auto write = [&]<typename Out>() {
           const auto planes = args.template out_as<Out>();
           const PlaneWalk<Out> walk(planes.data + place.image * planes.batch + first_channel,
                                     planes.pixel, route);
-          write_steps(walk, sum_walk, here, exists ? valid : 0, C, h);
+          Out* first = walk.at(here.line, here.part);
+#pragma unroll
+          for (int t = 0; t < kGpuSegmentSteps; ++t) {
+            const Pack<Out, 2> pair = {from_float<Out>(kLn2 * result[t].x),
+                                       from_float<Out>(kLn2 * result[t].y)};
+            if (t < valid && exists)
+              *reinterpret_cast<Pack<Out, 2>*>(offset_bytes(first, t, walk.step)) = pair;
+          }
         };
         args.out_dtype == DType::kFloat32 ? write.template operator()<float>()
                                           : write.template operator()<T>();

@@ -1,0 +1,49 @@
+// Where the packed backward kernel leaves the gradients of delta, B and C of long records, and the
+// products with them that make the gradients of the records and of dt_weight (delta_products.cu).
+//
+// A record of more numbers than a block has channels is cheaper that way: its gradient from each group of
+// channels would be more numbers than delta's is.
+#pragma once
+
+#include "linescan/ops/ss2d/gpu_arguments.cuh"
+#include "linescan/ops/ss2d/ss2d.h"
+
+namespace linescan {
+
+struct DeltaGradient {
+  BFloat16*
+      data;  // [routes, slots, pixels, kGpuChannels * groups]; channels that are not there are zero
+  uint32_t*
+      factors;  // [routes, groups, slots, pixels]: gradients of B and C, sums over a group's channels
+  int64_t slots;  // images of the launch
+  int groups, pixels;
+
+  // `memory`: 16-byte aligned.
+  template <typename T>
+  DeltaGradient(const Ss2dGpuArguments<T>& args, void* memory, int64_t slots)
+      : data(static_cast<BFloat16*>(memory)),
+        slots(slots),
+        groups(args.channel_groups),
+        pixels(args.height * args.width) {
+    factors = reinterpret_cast<uint32_t*>(data + args.routes * slots * pixels * channels());
+  }
+  DeltaGradient() = default;
+
+  __host__ __device__ int64_t channels() const { return int64_t{groups} * kGpuChannels; }
+  // Of a block's image and channels on route k, at pixel 0.
+  __device__ __forceinline__ BFloat16* of_block(const BlockPlace& place, int k) const {
+    return data + ((k * slots + place.slot) * pixels) * channels() + place.group * kGpuChannels;
+  }
+  __device__ __forceinline__ uint32_t* factors_of_block(const BlockPlace& place, int k) const {
+    return factors +
+           ((static_cast<int64_t>(k) * groups + place.group) * slots + place.slot) * pixels;
+  }
+};
+
+// Of the images from args.first_image on: gprojection, and `parts` sums for the gradient of dt_weight,
+// [parts, routes, channels, rank], which are stored or, of later slices, added to those before.
+void multiply_delta_gradient(const Ss2dGpuArguments<BFloat16>& args, const DeltaGradient& gradient,
+                             int64_t parts, BFloat16* gprojection, float* weight_sums,
+                             GpuStream stream);
+
+}  // namespace linescan

@@ -129,6 +129,13 @@ constexpr int exchange_floats(int64_t shares) {
   return shares > 1 ? 2 * kGpuExchange : kGpuExchange;
 }
 
+inline int64_t rows_of_warp(const SelectiveScanGpuPlan& plan) { return kGpuWarp / plan.segments; }
+// Steps of a tile.
+inline int64_t tile_of(const SelectiveScanGpuPlan& plan) {
+  if (plan.state_lanes) return kGpuItems;
+  return plan.segments * (plan.short_rows ? kShortItems : plan.one_state ? kOneItems : kGpuItems);
+}
+
 // What the backward pass's first kernel is launched with: the plan, or one with state_lanes. What the plan says
 // of grid, shared memory and occupancy is still that of the second kernel.
 SelectiveScanGpuPlan ahead_plan(const SelectiveScanSize& size, const SelectiveScanGpuPlan& plan);

@@ -4,7 +4,7 @@
 //   O=linescan/ops/selective_scan
 //   nvcc -std=c++20 -O3 -arch=sm_90a -I. -c $O/*.cu linescan/ops/device_code/ordered_sums.cu
 //   g++ -std=c++20 -O2 -DFMT_HEADER_ONLY -I. -I/usr/local/cuda/include -o scan_bench \
-//     bench/selective_scan_gpu.cpp $O/{selective_scan,plan,gpu_plan,gpu_arguments}.cpp \
+//     bench/selective_scan_gpu.cpp $O/{selective_scan,plan,gpu_plan,gpu_plan_cost,gpu_layout,gpu_arguments}.cpp \
 //     linescan/ops/device_code/cuda_error.cpp linescan/base/{shape,nearest}.cpp \
 //     linescan/device/{gpu,gpu_driver,known_gpus}.cpp \
 //     {,one_state_,short_rows_,channels_last_}{forward,backward}.o state_lanes_forward.o many_states_backward.o ordered_sums.o \

@@ -161,6 +161,14 @@ std::vector<Case> types_and_layouts() {
                      .dtype = DType::kBFloat16});
   for (const DType dtype : {DType::kBFloat16, DType::kFloat16})
     cases.push_back({.channels = 20, .rank = 6, .dtype = dtype, .float_weight = true});
+  // Several tiles of 64 channels in the products with delta's gradient.
+  for (const int64_t rank : {10, 24, 70})
+    cases.push_back({.batch = 2,
+                     .channels = rank == 24 ? 130 : 82,
+                     .height = 7,
+                     .width = 10,
+                     .rank = rank,
+                     .dtype = DType::kBFloat16});
   return cases;
 }
 INSTANTIATE_TEST_SUITE_P(TypesAndLayouts, Ss2dGpu, ::testing::ValuesIn(types_and_layouts()));
@@ -318,6 +326,23 @@ TEST(Ss2dGpuOperator, NoImagesGiveEmptyResultsAndZeroGradients) {
   run_on_gpu(none);
   EXPECT_EQ(read_element(none.gA_log.view(), 3, 0), 0);
   EXPECT_EQ(read_element(none.gD.view(), 3), 0);
+}
+
+TEST(Ss2dGpuOperator, NoPixelsOrChannelsGiveZeroGradients) {
+  if (!have_gpu()) GTEST_SKIP() << "no GPU: " << why_no_gpu();
+  for (const int64_t rank : {6, 24}) {
+    const Case c{.channels = 16, .height = 5, .width = 5, .rank = rank, .dtype = DType::kBFloat16};
+    Case flat = c, narrow = c, empty = c;
+    flat.height = 0;
+    narrow.width = 0;
+    empty.channels = 0;
+    for (const Case& without : {flat, narrow, empty}) {
+      SCOPED_TRACE(::testing::Message() << without);
+      Sample sample(without);
+      run_on_gpu(sample);
+      expect_passed(sample.judge(kSs2dRoundedBound));
+    }
+  }
 }
 
 TEST(Ss2dGpuOperator, RefusesWhatItHasNoKernelsFor) {

@@ -279,7 +279,9 @@ void backward(const Ss2dProblem& p, const Ss2dGradients& g, const Ss2dGpuPlan& p
                            stored ? 0 : args.rank, false};
     const int64_t pieces = args.routes * args.pieces * args.states * args.channels;  // of an image
     const int64_t slice = packed ? plan.slice : gpu_workspace(size, plan).general_slice(plan.slice);
-    int64_t slots = 0;  // of parameter_sums
+    // Images that leave sums at once; without pixels or channels there are no blocks.
+    const bool none = plan.blocks_an_image() == 0;
+    const int64_t slots = none ? 0 : std::min({slice, plan.pieces_slice, size.batch});
     const auto scan = [&](int64_t end, const float* entering, const float* returning) {
       const int64_t first = args.first_image;
       for_each_slice(args, end, slice, [&](int64_t images) {
@@ -291,7 +293,6 @@ void backward(const Ss2dProblem& p, const Ss2dGradients& g, const Ss2dGpuPlan& p
         args.packed_record_sums = {reinterpret_cast<T*>(parts.records), images};
         args.delta_gradient = {args, parts.records, images};
         args.parameter_sums.add = args.first_image > 0;
-        slots = std::max(slots, images);
         args.entering = of_slice(entering);
         args.returning = of_slice(returning);
         if (plan.kept)
@@ -302,8 +303,7 @@ void backward(const Ss2dProblem& p, const Ss2dGradients& g, const Ss2dGpuPlan& p
       });
     };
     // What crosses the borders of tiles is found for many images at once: its kernels are small.
-    for (int64_t first = 0; first < size.batch && plan.blocks_an_image() > 0;
-         first += plan.pieces_slice) {
+    for (int64_t first = 0; first < size.batch && !none; first += plan.pieces_slice) {
       args.first_image = first;
       const int64_t images = std::min(plan.pieces_slice, size.batch - first);
       const float* entering = plan.kept
@@ -317,8 +317,11 @@ void backward(const Ss2dProblem& p, const Ss2dGradients& g, const Ss2dGpuPlan& p
     sum_parameters(args, args.parameter_sums, count, g, stream);
     if constexpr (std::is_same_v<T, BFloat16>)
       if (stored)
-        sum_weights(args, parts.weights, size.batch > 0 ? plan.delta_parts : 0, g.dt_weight.as<T>(),
+        sum_weights(args, parts.weights, slots > 0 ? plan.delta_parts : 0, g.dt_weight.as<T>(),
                     stream);
+    args.first_image = 0;
+    args.record_sums = {parts.records, size.batch};
+    if (none) sum_records(args, args.record_sums, args.gprojection, stream);  // of no channels
   });
 }
 

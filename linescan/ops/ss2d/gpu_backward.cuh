@@ -29,7 +29,7 @@ struct BackwardArguments : Ss2dGpuArguments<T> {
 };
 
 // packed_backward.cu: whether it takes the problem, and its launch; it fills packed_record_sums, or of records
-// longer than kGpuOnChipHalves eights delta_gradient.
+// of more than kGpuOnChipNumbers numbers delta_gradient.
 bool packs_backward(const BackwardArguments<BFloat16>& args);
 void launch_packed_backward(const BackwardArguments<BFloat16>& args, const Ss2dGpuPlan& plan,
                             int64_t images, GpuStream stream);

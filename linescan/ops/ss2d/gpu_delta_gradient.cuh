@@ -1,8 +1,8 @@
 // Where the packed backward kernel leaves the gradients of delta, B and C of long records, and the
 // products with them that make the gradients of the records and of dt_weight (delta_products.cu).
 //
-// A record of more numbers than a block has channels is cheaper that way: its gradient from each group of
-// channels would be more numbers than delta's is.
+// Of a record of more numbers than a block has channels the gradient from each group of channels would be more
+// numbers than delta's is. From nine numbers on it is faster because the scan has less to do.
 #pragma once
 
 #include "linescan/ops/ss2d/gpu_arguments.cuh"

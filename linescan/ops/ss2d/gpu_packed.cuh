@@ -50,7 +50,7 @@ template <typename T>
 bool packed_pairs(const GpuPlanes<T>& planes, int64_t element_bytes, int64_t width) {
   return planes.channel == 1 && planes.batch % 2 == 0 && planes.pixel % 2 == 0 &&
          reinterpret_cast<std::uintptr_t>(planes.data) % (2 * element_bytes) == 0 &&
-         width * planes.pixel < (int64_t{1} << 27);
+         width * planes.pixel * element_bytes < (int64_t{1} << 28);  // seven of them in 32 bits
 }
 
 // The segment of a route that a lane is at; moves on by as many segments every time.
@@ -322,8 +322,9 @@ struct SumWalk {
   }
 };
 
-// Those at the steps of a segment. A step that does not exist reads the sum of one that does and writes none:
-// without a branch at every step, whose loads the next steps would wait for.
+// Those at the steps of a segment. A step that does not exist reads the sum of one that does, which may be another
+// warp's and is thrown away, and writes none: without a branch at every step, whose loads the next steps would wait
+// for.
 template <bool kWhole>
 struct SegmentSums {
   float2* first;

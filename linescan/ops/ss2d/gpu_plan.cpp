@@ -23,7 +23,7 @@ constexpr int64_t kPiecesGoal = int64_t{256} << 20;
 
 // Places of the tiles that the largest devices take (227 KB of shared memory a block): planes up to the first
 // are one tile; larger ones are cut into tiles of at most the second, which leaves room for what else either
-// pass needs of near squares and records of some hundred numbers.
+// pass needs of near squares.
 constexpr int64_t kLargestPlane = 3560;
 constexpr int64_t kLargestTile = 3360;
 
@@ -182,7 +182,7 @@ Ss2dGpuPlan plan(const Ss2dSize& size, Pass pass, const Gpu& gpu) {
   const int64_t carried = plan.shared_carries ? carries : 0;
   plan.packed = size.states == 1 && size_of(size.dtype) == 2;
   plan.stores_delta =
-      pass == Pass::kBackward && packs_backward(size) && size.record() > 8 * kGpuOnChipHalves;
+      pass == Pass::kBackward && packs_backward(size) && size.record() > kGpuOnChipNumbers;
   const auto hand_over = [&](int64_t warps) {  // beside the sums, for either kind of kernels
     const int64_t general = gpu_transfer_bytes(warps) + carried;
     return plan.packed ? std::max(general, gpu_chain_bytes(plan.chunks)) : general;

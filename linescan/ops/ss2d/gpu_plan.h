@@ -22,10 +22,10 @@ inline constexpr int kGpuMaxWarps = 16;     // of a multiprocessor: 128 register
 inline constexpr int kGpuPackedWarps = 12;  // likewise, of the packed forward kernel: 168 registers
 inline constexpr int kGpuChains = 4;  // its blocks of several warps, each with 16 barriers of 64
 inline constexpr int kGpuBackwardWarps = 8;  // 255 registers
-// Eights of numbers that a record of the packed kernels has at most; and up to which the backward pass
+// Eights of numbers that a record of the packed kernels has at most; and numbers up to which the backward pass
 // multiplies the gradient of delta on the chip, instead of storing it.
 inline constexpr int kGpuMostHalves = 9;
-inline constexpr int kGpuOnChipHalves = 1;
+inline constexpr int kGpuOnChipNumbers = 8;
 inline constexpr int kGpuProductChannels = 64;  // of a block of delta_products.cu
 inline constexpr int kGpuMaxRoutes = 1024;      // their codes travel as kernel arguments
 

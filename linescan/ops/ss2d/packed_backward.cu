@@ -11,8 +11,8 @@
 //
 // Source:    linescan/ops/ss2d/README.md; docs/decisions/0011-ss2d-on-gpus.md.
 // Numerics:  recurrences and sums in float; what is summed over channels or steps on the tensor cores
-//            (gradients of records and of dt_weight) is rounded to bfloat16 before, and sums over 16
-//            channels after. No atomics.
+//            (gradients of records and of dt_weight) is rounded to bfloat16 before, and the sums over 16
+//            channels that blocks leave after. No atomics.
 // Reference: reference.cpp beside this file. Chosen by launch_backward in backward.cu.
 
 #include <type_traits>
@@ -24,20 +24,6 @@
 
 namespace linescan {
 namespace {
-
-// The records' columns of a chunk as operands of sums over its steps: numbers are columns then.
-template <int kHalves>
-struct RecordRows {
-  uint32_t words[kGpuProducts][kHalves];
-
-  __device__ __forceinline__ void transpose(const RecordColumns<BFloat16, kHalves>& columns) {
-#pragma unroll
-    for (int j = 0; j < kGpuProducts; ++j)
-#pragma unroll
-      for (int half = 0; half < kHalves; ++half)
-        words[j][half] = transpose_8x8(columns.words[j][half]);
-  }
-};
 
 // Rows of ones that pick sums over the block's channels: the first eight of the depth are pairs of channels'
 // numbers for B, the others for C; their sums become rows `row_B` and `row_C`.
@@ -63,35 +49,30 @@ __device__ __forceinline__ FragmentB<BFloat16> channel_pairs(const float (&to_B)
            transpose_8x8(pair_from_floats<BFloat16>(to_C[0], to_C[1]))}};
 }
 
-// What becomes of the gradients of delta, B and C. Short records: multiplied on the chip, by dt_weight
-// transposed and by ones, which gives the gradient of records from the block's channels, 16 numbers by eight
-// columns a product; and by the records, which gives that of dt_weight.
-template <int kHalves>
+// What becomes of the gradients of delta, B and C. Records of up to eight numbers: multiplied on the chip, by
+// dt_weight transposed and by ones, which gives the gradient of records from the block's channels, eight numbers by
+// eight columns a product; and by the records, which gives that of dt_weight.
 struct MultipliedGradients {
   using T = BFloat16;
-  static constexpr int kParts = (kHalves + 1) / 2;
 
-  FragmentA<T> weights[kParts], ones;
+  FragmentA<T> weights, ones;
   RecordSums<T>::Route sums;
   int record;
-  RecordRows<kHalves> rows;
+  uint32_t rows[kGpuProducts];      // of the records: numbers are columns of a sum over the steps
   uint32_t steps[kGpuProducts][2];  // gdelta of a product's two steps, for either channel
-  float g_weight[kHalves][4] = {};
+  float g_weight[4] = {};
 
   __device__ __forceinline__ MultipliedGradients(const BackwardArguments<T>& args,
                                                  const BlockPlace& place, const TileRoute& route,
                                                  int k)
-      : ones(channel_ones(args, place, args.rank - (kParts - 1) * kDepth,
-                          args.rank - (kParts - 1) * kDepth + 1)),
+      : weights(weight_columns<T>(args, place, k, 0)),
+        ones(channel_ones(args, place, args.rank, args.rank + 1)),
         sums(args.packed_record_sums.route(args, place, route, k)),
-        record(args.record) {
-#pragma unroll
-    for (int part = 0; part < kParts; ++part)
-      weights[part] = weight_columns<T>(args, place, k, part);
-  }
-  __device__ __forceinline__ void start_chunk(const RecordColumns<T, kHalves>& records,
+        record(args.record) {}
+  __device__ __forceinline__ void start_chunk(const RecordColumns<T, 1>& records,
                                               const SegmentCursor&) {
-    rows.transpose(records);
+#pragma unroll
+    for (int j = 0; j < kGpuProducts; ++j) rows[j] = transpose_8x8(records.words[j][0]);
   }
   // Of the steps 2 j and 2 j + 1: g_delta [step, channel], and sums over the lane's two channels.
   __device__ __forceinline__ void take(int j, const SegmentCursor& here, int valid,
@@ -99,31 +80,23 @@ struct MultipliedGradients {
                                        const float (&to_C)[2]) {
     for (int i = 0; i < 2; ++i) steps[j][i] = pair_from_floats<T>(g_delta[0][i], g_delta[1][i]);
     const FragmentB<T> deltas = {{transpose_8x8(steps[j][0]), transpose_8x8(steps[j][1])}};
-    const FragmentB<T> factors = channel_pairs(to_B, to_C);
-#pragma unroll
-    for (int part = 0; part < kParts; ++part) {
-      float product[4] = {};
-      multiply(product, weights[part], deltas, product);
-      if (part == kParts - 1) multiply(product, ones, factors, product);
-      store_records<T, 8 * kHalves>(sums, here.line, here.part * kGpuSegmentSteps, valid, part, j,
-                                    record, product);
-    }
+    float product[4] = {};
+    multiply(product, weights, deltas, product);
+    multiply(product, ones, channel_pairs(to_B, to_C), product);
+    store_records<T, 8>(sums, here.line, here.part * kGpuSegmentSteps, valid, 0, j, record,
+                        product);
   }
   __device__ __forceinline__ void finish_chunk() {  // sums over the steps
 #pragma unroll
     for (int pair = 0; pair < kGpuProducts / 2; ++pair) {
       const FragmentA<T> left = {
           {steps[2 * pair][0], steps[2 * pair][1], steps[2 * pair + 1][0], steps[2 * pair + 1][1]}};
-#pragma unroll
-      for (int half = 0; half < kHalves; ++half)
-        multiply(g_weight[half], left,
-                 {{rows.words[2 * pair][half], rows.words[2 * pair + 1][half]}}, g_weight[half]);
+      multiply(g_weight, left, {{rows[2 * pair], rows[2 * pair + 1]}}, g_weight);
     }
   }
   __device__ __forceinline__ void finish_route(const ParameterSums::Place& to,
                                                const bool (&exists)[2]) const {
-#pragma unroll
-    for (int half = 0; half < kHalves; ++half) to.store_weights(half, exists, g_weight[half]);
+    to.store_weights(0, exists, g_weight);
   }
 };
 
@@ -178,8 +151,8 @@ template <typename G, int kHalves, bool kWhole, bool kSolo>
 __global__ void __launch_bounds__(32 * kGpuBackwardWarps)
     packed_backward_kernel(BackwardArguments<BFloat16> args) {
   using T = BFloat16;
-  using Gradients = std::conditional_t<(kHalves > kGpuOnChipHalves), StoredGradients<kHalves>,
-                                       MultipliedGradients<kHalves>>;
+  using Gradients = std::conditional_t<8 * kHalves <= kGpuOnChipNumbers, MultipliedGradients,
+                                       StoredGradients<kHalves>>;
   const BlockPlace place(args);
   const int warps = blockDim.x / 32, warp = threadIdx.x / 32;
   const int g = threadIdx.x % 32 / 4, q = threadIdx.x % 4;
@@ -432,6 +405,7 @@ void launch_halves(const BackwardArguments<BFloat16>& args, int halves, const Ss
 bool packs_backward(const BackwardArguments<BFloat16>& args) {
   return packed_halves(args) > 0 && packed_pairs(args.gx, 2, args.width) &&
          reinterpret_cast<std::uintptr_t>(args.gprojection) % 4 == 0 &&
+         int64_t{args.width} * args.channel_groups * kGpuChannels < int64_t{1} << 27 &&
          (args.gout_dtype == DType::kBFloat16 || args.gout_dtype == DType::kFloat32) &&
          packed_pairs(args.gout, size_of(args.gout_dtype), args.width);
 }

@@ -10,6 +10,8 @@
 // Numerics:  bfloat16 operands, float32 sums in a fixed order. No atomics.
 // Reference: reference.cpp beside this file.
 
+#include <bit>
+
 #include "linescan/ops/device_code/copies.cuh"
 #include "linescan/ops/device_code/tile_product.cuh"
 #include "linescan/ops/ss2d/gpu_delta_gradient.cuh"
@@ -22,8 +24,7 @@ using T = BFloat16;
 constexpr int kThreads = 128;
 constexpr int kSide = kGpuProductChannels;  // of tiles: pixels, or channels; 16 a warp
 constexpr int kStages = 4;                  // tiles under way
-constexpr int kRunSteps =
-    6;  // that a block of the first product has at least, if there are as many
+constexpr int kRunSteps = 6;                // of a block of the first product, at least
 static_assert(kSide == 16 * kThreads / 32);
 
 // A tile [64, 64] of gdelta, or [64, rank] of what it is multiplied by; rows at odd multiples of 16 bytes.
@@ -35,14 +36,13 @@ struct Tile {
   __device__ __forceinline__ const T* row(int i) const { return numbers + i * kStride; }
 };
 
-constexpr int power_of_two(int n) { return n <= 1 ? 1 : 2 * power_of_two((n + 1) / 2); }
-
 // A thread's part of copying such tiles: one place of some rows, kBytes of which widths, distances and
 // addresses are multiples.
 template <int kColumns, int kBytes>
 struct TileCopy {
   static constexpr int kNumbers = kBytes / sizeof(T);
-  static constexpr int kLanes = power_of_two(kColumns / kNumbers);  // of a row
+  static constexpr int kLanes =
+      static_cast<int>(std::bit_ceil(static_cast<unsigned>(kColumns / kNumbers)));  // of a row
   static constexpr int kRowStep = kThreads / kLanes;
   int row, column;
 
@@ -210,9 +210,9 @@ __device__ __forceinline__ void multiply_by_weight(const Ss2dGpuArguments<T>& ar
 
 // Block: 64 channels on one route and a part of the slice's pixels; channels vary fastest.
 template <int kColumns>
-__device__ __forceinline__ void multiply_by_records(const Ss2dGpuArguments<T>& args,
-                                                    const DeltaGradient& gradient, int64_t block,
-                                                    int64_t parts, float* weight_sums) {
+__device__ __forceinline__ void multiply_by_dts(const Ss2dGpuArguments<T>& args,
+                                                const DeltaGradient& gradient, int64_t block,
+                                                int64_t parts, float* weight_sums) {
   const int64_t channels = gradient.channels();
   const int columns = (args.channels + kSide - 1) / kSide;
   const int channel = static_cast<int>(block % columns) * kSide;
@@ -269,7 +269,7 @@ __global__ void __launch_bounds__(kThreads)
   if (blockIdx.x < record_blocks)
     multiply_by_weight<kColumns, kBytes>(args, gradient, blockIdx.x, run, gprojection);
   else
-    multiply_by_records<kColumns>(args, gradient, blockIdx.x - record_blocks, parts, weight_sums);
+    multiply_by_dts<kColumns>(args, gradient, blockIdx.x - record_blocks, parts, weight_sums);
 }
 
 template <int kColumns>

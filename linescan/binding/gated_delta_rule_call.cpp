@@ -204,8 +204,9 @@ Tensor gated_delta_rule_states(const Tensor& q, const Tensor& v, const OptionalT
   const at::TensorOptions options = q.options().dtype(at::kFloat);
   const std::optional<DType> type = dtype_of(q.scalar_type());
   if (!q.is_cuda() || !type) return at::empty({0}, options);
+  const bool packed = given(cu_seqlens);
   const GatedDeltaRuleSize size = {.batch = q.size(0),
-                                   .sequences = q.size(0),
+                                   .sequences = packed ? cu_seqlens->size(0) - 1 : q.size(0),
                                    .length = q.size(1),
                                    .heads = q.size(2),
                                    .value_heads = v.size(2),
@@ -213,7 +214,7 @@ Tensor gated_delta_rule_states(const Tensor& q, const Tensor& v, const OptionalT
                                    .V = v.size(3),
                                    .dtype = *type,
                                    .mode = parse_gated_delta_rule_mode(mode)};
-  return at::empty({gpu_kept_states(size, gpu_piece(size, given(cu_seqlens)))}, options);
+  return at::empty({gpu_kept_states(size, packed, gpu_piece(size, packed))}, options);
 }
 
 GatedDeltaRuleTensors8 gated_delta_rule_gradients(const Tensor& q, const Tensor& k, const Tensor& v,

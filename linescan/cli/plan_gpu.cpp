@@ -72,7 +72,8 @@ struct PlainRule {
 };
 GatedDeltaRuleGpuPlan plan(const PlainRule& rule, Pass pass, const Gpu& gpu) {
   GatedDeltaRuleSize size = rule.size;
-  size.kept_states = gpu_kept_states(size, gpu_piece(size, /*packed=*/false)) > 0;  // of a training
+  size.kept_states = gpu_kept_states(size, /*packed=*/false, gpu_piece(size, /*packed=*/false)) >
+                     0;  // of a training
   return linescan::plan(size, /*packed=*/false, pass, gpu);
 }
 

@@ -77,7 +77,8 @@ inline void run(GatedDeltaRuleSample& s, int filling = 0xFF, const Gpu& planned_
   GatedDeltaRulePiece piece = gpu_piece(size_of(problem), problem.packed);
   if (twist.piece.batch > 0) piece = twist.piece;
   if (twist.piece.batch > 0 && twist.keep) {
-    states = SampleTensor({gpu_kept_states(size_of(problem), piece)}, DType::kFloat32);
+    states =
+        SampleTensor({gpu_kept_states(size_of(problem), problem.packed, piece)}, DType::kFloat32);
     problem.states = gpu.take(states);
   }
   const GatedDeltaRuleSize size = size_of(problem);

@@ -185,6 +185,103 @@ INSTANTIATE_TEST_SUITE_P(Sizes, GatedDeltaRuleGpuSplit,
                                                 .dtype = kBf16,
                                                 .initial = true}));
 
+// The same for packed sequences: long ones, short ones and empty ones, and tokens of none.
+class GatedDeltaRuleGpuSplitPacked : public ::testing::TestWithParam<Case> {};
+
+TEST_P(GatedDeltaRuleGpuSplitPacked, AgreesWithReference) {
+  if (!have_gpu()) GTEST_SKIP() << "no GPU: " << why_no_gpu();
+  Case c = GetParam();
+  c.mode = Mode::kChunk;
+  const Gpu& ampere = find_gpu("a100");
+  struct Way {
+    Twist twist;
+    const Gpu& gpu;
+  };
+  for (const auto& [twist, gpu] :
+       {Way{{.piece = {1, c.length, 64, true}}, test_gpu()},
+        Way{{.piece = {1, c.length, 64, true}}, ampere},
+        Way{{.largest_grid = 1, .piece = {1, c.length, 128, true}}, test_gpu()},
+        Way{{.largest_grid = 5, .piece = {1, c.length, 64, true}, .keep = false}, test_gpu()}}) {
+    SCOPED_TRACE(twist.piece.segment);
+    SCOPED_TRACE(gpu.name);
+    GatedDeltaRuleSample sample(c);
+    GatedDeltaRuleSize size = size_of(sample.problem);
+    EXPECT_GT(plan(size, true, Pass::kForward, gpu, twist.piece).ends.grid, 0);
+    EXPECT_EQ(plan(size, true, Pass::kBackward, gpu, twist.piece).ends.grid, 0);  // nothing is kept
+    size.kept_states = true;
+    EXPECT_GT(plan(size, true, Pass::kBackward, gpu, twist.piece).ends.grid, 0);
+    run(sample, 0xFF, gpu, twist);
+    expect_passed(sample.judge(gated_delta_rule_gpu_bound(c.dtype)));
+  }
+}
+
+TEST_P(GatedDeltaRuleGpuSplitPacked, TakesTheFinalStateForTheInitialOne) {
+  if (!have_gpu()) GTEST_SKIP() << "no GPU: " << why_no_gpu();
+  Case c = GetParam();
+  c.mode = Mode::kChunk;
+  c.initial = true;
+  const GatedDeltaRulePiece piece = {1, c.length, 64, true};
+  GatedDeltaRuleSample apart(c), in_place(c);
+  run(apart, 0xFF, test_gpu(), {.piece = piece, .keep = false});
+  run(in_place, 0xFF, test_gpu(),
+      {.largest_grid = 1, .piece = piece, .keep = false, .in_place = true});
+  EXPECT_EQ(apart.o.bytes(), in_place.o.bytes());
+  EXPECT_EQ(apart.final_state.bytes(), in_place.final_state.bytes());
+}
+
+TEST_P(GatedDeltaRuleGpuSplitPacked, RepeatsBitByBit) {
+  if (!have_gpu()) GTEST_SKIP() << "no GPU: " << why_no_gpu();
+  Case c = GetParam();
+  c.mode = Mode::kChunk;
+  const GatedDeltaRulePiece piece = {1, c.length, 64, true};
+  GatedDeltaRuleSample one(c), two(c);
+  run(one, 0xFF, test_gpu(), {.piece = piece});
+  run(two, 1, test_gpu(), {.largest_grid = 1, .piece = piece});
+  expect_same_bits(one, two);
+}
+
+INSTANTIATE_TEST_SUITE_P(Sizes, GatedDeltaRuleGpuSplitPacked,
+                         ::testing::Values(Case{.batch = 1,
+                                                .length = 480,
+                                                .heads = 1,
+                                                .value_heads = 2,
+                                                .K = 40,
+                                                .V = 33,
+                                                .dtype = kBf16,
+                                                .bounds = {3, 270, 270, 271, 399, 470},
+                                                .initial = true,
+                                                .gate = true,
+                                                .gate_bias = true},
+                                           Case{.batch = 1,
+                                                .length = 330,
+                                                .heads = 1,
+                                                .value_heads = 1,
+                                                .K = 128,
+                                                .V = 70,
+                                                .dtype = kFp16,
+                                                .bounds = {0, 330},
+                                                .reverse = true,
+                                                .v_first = true},
+                                           Case{.batch = 1,
+                                                .length = 400,
+                                                .heads = 1,
+                                                .value_heads = 1,
+                                                .K = 130,
+                                                .V = 40,
+                                                .dtype = kBf16,
+                                                .bounds = {-9, 5, 3, 260, 1000, 12},
+                                                .reverse = true,
+                                                .initial = true},
+                                           Case{.batch = 1,
+                                                .length = 300,
+                                                .heads = 1,
+                                                .value_heads = 2,
+                                                .K = 20,
+                                                .V = 40,
+                                                .bounds = {10, 203, 300},
+                                                .initial = true,
+                                                .v_first = true}));
+
 TEST(GatedDeltaRuleGpuPieces, AreChosenByTheProblemAlone) {
   GatedDeltaRuleSize size{.batch = 8,
                           .sequences = 8,
@@ -194,7 +291,9 @@ TEST(GatedDeltaRuleGpuPieces, AreChosenByTheProblemAlone) {
                           .K = 128,
                           .V = 128,
                           .dtype = kBf16};
-  const auto kept = [&](bool packed) { return gpu_kept_states(size, gpu_piece(size, packed)); };
+  const auto kept = [&](bool packed) {
+    return gpu_kept_states(size, packed, gpu_piece(size, packed));
+  };
   EXPECT_EQ(gpu_piece(size, false), (GatedDeltaRulePiece{2, 1024, 1024}));  // as many waves
   EXPECT_EQ(kept(false), 0);
   const Gpu& gpu = find_gpu("h100");
@@ -217,12 +316,20 @@ TEST(GatedDeltaRuleGpuPieces, AreChosenByTheProblemAlone) {
   few.heads = 2;
   few.value_heads = 8;
   EXPECT_EQ(gpu_piece(few, false), (GatedDeltaRulePiece{1, 8192, 1024, true}));
-  EXPECT_EQ(gpu_kept_states(few, gpu_piece(few, false)), (7 + 6) * 8 * 128 * 128);
+  EXPECT_EQ(gpu_kept_states(few, false, gpu_piece(few, false)), (7 + 6) * 8 * 128 * 128);
   few.kept_states = true;
   EXPECT_TRUE(plan(few, false, Pass::kBackward, gpu).piece.split);
   EXPECT_FALSE(plan(few, false, Pass::kBackward, find_gpu("orin")).piece.split);
   few.kept_states = false;
   EXPECT_FALSE(plan(few, false, Pass::kBackward, gpu).piece.split);
+  // Packed, as if all were equally long; they have up to one segment more each.
+  few.sequences = 2;
+  EXPECT_EQ(gpu_piece(few, true), (GatedDeltaRulePiece{1, 8192, 1024, true}));
+  EXPECT_EQ(gpu_kept_states(few, true, gpu_piece(few, true)), (9 + 8) * 8 * 128 * 128);
+  few.sequences = 16;
+  EXPECT_EQ(gpu_piece(few, true), (GatedDeltaRulePiece{1, 8192, 8192}));
+  few.sequences = 0;
+  EXPECT_EQ(gpu_piece(few, true), (GatedDeltaRulePiece{1, 8192, 8192}));
   size.value_heads = 0;
   EXPECT_EQ(kept(false), 0);
   EXPECT_FALSE(plan(size, false, Pass::kBackward, gpu).warp_groups);  // gradients of q are zeros
@@ -270,15 +377,23 @@ TEST(GatedDeltaRuleGpuPlan, FillsTheDevice) {
                                .K = 128,
                                .V = 128,
                                .dtype = kBf16};
-  GatedDeltaRuleSize packed =
-      few;  // of lengths that only the device knows: all of V's 16 columns apart
-  EXPECT_EQ(plan(packed, true, Pass::kForward, gpu).scan.grid, 64);
+  GatedDeltaRuleSize full = few;  // nothing is split: blocks of 16 columns of V
+  full.batch = full.sequences = 2;
+  full.length = 500;
+  EXPECT_EQ(plan(full, false, Pass::kForward, gpu).scan.grid, 128);
   // Segments of 26 of 128 chunks, two blocks each; alone, four without their ends and two for transitions of three.
   const GatedDeltaRuleGpuPlan split = plan(few, false, Pass::kForward, find_gpu("h100"));
   EXPECT_EQ(split.piece, (GatedDeltaRulePiece{1, 8192, 26 * 64, true}));
   EXPECT_EQ(split.scan.grid, 8 * 5 * 2);
   EXPECT_EQ(split.ends.grid, 8 * 4 * (2 + 2));
   EXPECT_EQ(split.chain.grid, 8 * 128 / 8);
+  GatedDeltaRuleSize packed = few;  // two sequences: numbers of 4 + 2 segments
+  packed.sequences = 2;
+  const GatedDeltaRuleGpuPlan both = plan(packed, true, Pass::kForward, find_gpu("h100"));
+  EXPECT_EQ(both.piece, (GatedDeltaRulePiece{1, 8192, 22 * 64, true}));
+  EXPECT_EQ(both.scan.grid, 8 * (5 + 2) * 2);
+  EXPECT_EQ(both.ends.grid, 8 * (4 + 2) * (2 + 2));
+  EXPECT_EQ(both.chain.grid, 2 * 8 * 128 / 8);
   GatedDeltaRuleSize short_ones = few;
   short_ones.length = 500;
   EXPECT_FALSE(plan(short_ones, false, Pass::kForward, find_gpu("h100")).piece.split);

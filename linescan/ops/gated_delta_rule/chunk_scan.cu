@@ -23,6 +23,9 @@
 namespace linescan {
 namespace {
 
+using enum DeltaSegmentsTaken;
+using enum DeltaSegmentsAre;
+
 template <typename T, int kKeys, bool kOutputs>
 __global__ void __launch_bounds__(32 * kDeltaScanWarps) scan_kernel(DeltaScanArgs<T> args) {
   using Tile = DeltaScanTiles<T, kKeys, kOutputs>;
@@ -32,13 +35,15 @@ __global__ void __launch_bounds__(32 * kDeltaScanWarps) scan_kernel(DeltaScanArg
   const DeltaScanPlace place(cut, Tile::kOwn);
 
   for (int64_t item = blockIdx.x; item < cut.items; item += gridDim.x) {
-    const DeltaScanItem<kChunk> at(item, cut, args.sequences, in.value_heads, in.V, kKeys);
+    const DeltaScanItem<kChunk> at(item, cut, args.sequences, args.segments, in.value_heads, in.V,
+                                   kKeys);
+    if (!at.exists) continue;
     const int key_head = at.head / in.group();
     const int own_value = at.first_column + place.value;
     Sums<kOwn / 8> state;  // S^T
     if (place.computes)
-      load_start(state, args.segments, at, args.initial, at.segment == 0, at.segment, own_value,
-                 place.key, in.K);
+      load_start(state, args.segments, at, args.initial, at.first, at.segment, own_value, place.key,
+                 in.K);
 
     const auto fetch = [&](int64_t number) {
       Tile tile(cut, number);
@@ -144,39 +149,35 @@ void launch_delta_scan(const GatedDeltaRuleProblem& p, const GatedDeltaRuleGpuPl
              outputs ? scan_kernel<T, kKeys, true> : scan_kernel<T, kKeys, false>, shape_of(shape),
              stream, args);
     };
-    const int64_t segments = kept.boundaries ? delta_segments(p, plan) : 1;
-    if (segments == 1) return launch_scan(args, outputs, plan.scan);
-    args.segments =
-        delta_segment_states(p, plan, kept.boundaries, plan.kept_step, kept.turned, workspace);
-    args.sequences.segment = plan.piece.segment;
-    // `count` of them at once, from one on.
-    const auto some_segments = [&](int64_t first, int64_t count, DeltaSegmentsAre are) {
+    if (!kept.boundaries || delta_segment_count(p, plan) == 1)
+      return launch_scan(args, outputs, plan.scan);
+    const DeltaSegments all =
+        delta_segments(p, plan, kept.boundaries, plan.kept_step, kept.turned, workspace);
+    const auto walking = [&](const DeltaSegments& segments, bool units = false) {
       DeltaScanArgs<T> some = args;
-      some.segments.are = are;
-      some.sequences.first_segment = first;
-      some.sequences.segments = count;
-      some.cut.items *= count;
+      some.segments = segments;
+      some.cut = delta_scan_cut(p, plan, segments, units);
       return some;
     };
+    const auto some = [&](DeltaSegmentsTaken taken, DeltaSegmentsAre are) {
+      return taking(all, taken, are, p.packed);
+    };
     if (outputs && !plan.piece.split) {
-      for (int64_t segment = 0; segment < segments; ++segment)
-        launch_scan(some_segments(segment, 1, DeltaSegmentsAre::kInTurn), true, plan.scan);
+      DeltaSegments one = all;
+      one.count = 1;
+      for (; one.first < all.count; ++one.first) launch_scan(walking(one), true, plan.scan);
       return;
     }
     if (outputs) {
-      DeltaScanArgs<T> alone = some_segments(0, segments - 1, DeltaSegmentsAre::kAlone);
-      alone.cut.unit_parts = static_cast<int>(plan.unit_parts);
-      alone.cut.items += alone.cut.items / plan.column_parts * plan.unit_parts;
+      DeltaScanArgs<T> alone = walking(some(kAllButLast, kAlone), /*units=*/true);
       alone.states = alone.corrections = nullptr;
       launch_scan(alone, false, plan.ends);
-      launch_delta_chain(p, plan, args.segments, segments - 1, stream);
+      launch_delta_chain(p, plan, all, workspace, stream);
     }
-    // Where the final state takes the place of the initial one, the segment that writes it waits for the one that reads.
+    // Where the final state takes the place of the initial one, segments that write it wait for those that read.
     const bool in_place = outputs && p.final_state && p.final_state.data == p.initial_state.data;
-    const int64_t together = segments - (in_place ? 1 : 0);
-    launch_scan(some_segments(0, together, DeltaSegmentsAre::kSideBySide), outputs, plan.scan);
-    if (in_place)
-      launch_scan(some_segments(together, 1, DeltaSegmentsAre::kSideBySide), outputs, plan.scan);
+    launch_scan(walking(some(in_place ? kAllButLast : kAll, kSideBySide)), outputs, plan.scan);
+    if (in_place) launch_scan(walking(some(kLast, kSideBySide)), outputs, plan.scan);
   });
 }
 

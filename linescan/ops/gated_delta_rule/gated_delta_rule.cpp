@@ -137,7 +137,7 @@ void check(const GatedDeltaRuleProblem& p) {
     operands.check_state("initial_state", p.initial_state, "sequences", size_of(p).sequences);
   if (p.states) {
     const GatedDeltaRuleSize size = size_of(p);
-    const int64_t kept = gpu_kept_states(size, gpu_piece(size, p.packed));
+    const int64_t kept = gpu_kept_states(size, p.packed, gpu_piece(size, p.packed));
     expect_shape(kName, "states", p.states, {kept}, "[kept]");
     expect_dtype(kName, "states", p.states, DType::kFloat32, "always");
   }

@@ -57,7 +57,7 @@ struct GatedDeltaRuleProblem {
   TensorView o;            // T [batch, length, value_heads, V]
   TensorView final_state;  // P, the shape of initial_state; may be the memory of initial_state
 
-  // GPUs, optional: float32 [gpu_kept_states(size, gpu_piece(size, packed))], contiguous; filled by a forward pass in
+  // GPUs, optional: float32 [gpu_kept_states(size, packed, gpu_piece(size, packed))], contiguous; filled by a forward pass in
   // chunks and read by the backward pass, which then needs less memory and finds states side by side.
   TensorView states;
 };

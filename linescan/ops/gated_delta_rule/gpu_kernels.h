@@ -8,7 +8,7 @@
 
 namespace linescan {
 
-struct DeltaSegmentStates;  // gpu_scan.cuh
+struct DeltaSegments;  // gpu_segments.cuh
 
 // What a forward pass keeps of a problem, or of a piece of one: turned transitions from its second segment on, and states
 // from the end of its first one on (gpu_kept_states()). Null: nothing.
@@ -28,9 +28,9 @@ void launch_delta_reverse_scan(const GatedDeltaRuleProblem& problem,
                                const GatedDeltaRuleGradients& gradients,
                                const GatedDeltaRuleGpuPlan& plan, const DeltaKept& kept,
                                std::byte* workspace, GpuStream stream);
-// States at so many boundaries of a sequence from what walks of segments alone left there; in a backward pass gradients.
+// States at the boundaries of segments from what their walks alone left there; in a backward pass gradients.
 void launch_delta_chain(const GatedDeltaRuleProblem& problem, const GatedDeltaRuleGpuPlan& plan,
-                        const DeltaSegmentStates& segments, int64_t boundaries, GpuStream stream);
+                        const DeltaSegments& segments, std::byte* workspace, GpuStream stream);
 void launch_delta_gradients(const GatedDeltaRuleProblem& problem,
                             const GatedDeltaRuleGradients& gradients,
                             const GatedDeltaRuleGpuPlan& plan, std::byte* workspace,
@@ -64,10 +64,10 @@ inline Shape gpu_state_shape(const GatedDeltaRuleProblem& p, int64_t sequences) 
   return {sequences, p.v.shape[2], v_first ? V : K, v_first ? K : V};
 }
 
-// Of a problem or a piece of one that is walked in segments.
-inline int64_t delta_segments(const GatedDeltaRuleProblem& p, const GatedDeltaRuleGpuPlan& plan) {
-  const int64_t segment = plan.piece.segment;
-  return segment > 0 ? max((p.q.shape[1] + segment - 1) / segment, int64_t{1}) : 1;
+// Numbers of segments of a problem's batch items, or of a piece's (gpu_segments.cuh).
+inline int64_t delta_segment_count(const GatedDeltaRuleProblem& p,
+                                   const GatedDeltaRuleGpuPlan& plan) {
+  return delta_segment_count(p.q.shape[1], p.packed ? p.packed_sequences : 0, plan.piece);
 }
 
 inline LaunchShape shape_of(const DeltaLaunch& launch) {

@@ -93,8 +93,14 @@ bool is_small(const GatedDeltaRuleSize& size) {
   return size.K <= DeltaLayout::kSequenceWidth && size.V <= DeltaLayout::kSequenceWidth;
 }
 
-int64_t segments_of(int64_t tokens, const GatedDeltaRulePiece& piece) {
-  return piece.segment > 0 ? std::max<int64_t>(ceil_div(tokens, piece.segment), 1) : 1;
+// Tokens of a sequence; of packed ones, whose lengths nobody knows here, the average.
+int64_t usual_length(const GatedDeltaRuleSize& size) {
+  return ceil_div(size.batch * size.length, std::max<int64_t>(size.sequences, 1));
+}
+
+// Segments of a usual sequence.
+int64_t usual_segments(const GatedDeltaRuleSize& size, const GatedDeltaRulePiece& piece) {
+  return delta_segment_count(usual_length(size), 0, piece);
 }
 
 // Chunks that a forward pass goes through one after the other, when `heads` sequences and value heads of so many chunks
@@ -124,7 +130,7 @@ struct SplitCost {
 // By blocks of 64 columns.
 SplitCost split_cost(const GatedDeltaRuleSize& size, int64_t multiprocessors) {
   constexpr int64_t kPanel = DeltaLayout::kPanel;
-  return {size.sequences * size.value_heads, ceil_div(size.length, kPanel),
+  return {size.sequences * size.value_heads, ceil_div(usual_length(size), kPanel),
           ceil_div(size.V, kPanel), ceil_div(delta_padded_keys(size.K), kPanel), multiprocessors};
 }
 
@@ -170,9 +176,9 @@ void plan_whole_sequences(GatedDeltaRuleGpuPlan& plan, const GatedDeltaRuleSize&
   plan.parameter_sums_at = parts.reserve(2 * heads * 4);
 }
 
-// All at once, a problem or a piece of it, of so many segments that are walked side by side.
+// All at once, a problem or a piece of it, whose sequences, or segments of them, are so many walks side by side.
 GatedDeltaRuleGpuPlan plan_piece(const GatedDeltaRuleSize& size, bool packed, Pass pass,
-                                 const Gpu& gpu, int64_t segments) {
+                                 const Gpu& gpu, int64_t walks) {
   GatedDeltaRuleGpuPlan plan;
   plan.pass = pass;
   const int64_t number = size_of(size.dtype), sequences = size.sequences;
@@ -182,10 +188,10 @@ GatedDeltaRuleGpuPlan plan_piece(const GatedDeltaRuleSize& size, bool packed, Pa
   plan.padded_keys = padded_keys;
   plan.chunk = layout.chunk();
 
-  const int64_t average = ceil_div(size.batch * size.length, std::max<int64_t>(sequences, 1));
   plan.mode = pass == Pass::kBackward ? GatedDeltaRuleMode::kChunk : size.mode;
   if (plan.mode == GatedDeltaRuleMode::kAuto)
-    plan.mode = average < kFewTokens ? GatedDeltaRuleMode::kRecurrent : GatedDeltaRuleMode::kChunk;
+    plan.mode = usual_length(size) < kFewTokens ? GatedDeltaRuleMode::kRecurrent
+                                                : GatedDeltaRuleMode::kChunk;
 
   const int64_t tokens = size.batch * size.length, rows = tokens * size.value_heads;
   const int64_t states = sequences * size.value_heads * size.K * size.V * 4;
@@ -195,7 +201,7 @@ GatedDeltaRuleGpuPlan plan_piece(const GatedDeltaRuleSize& size, bool packed, Pa
   plan.bytes = times * (inputs + states) + number * rows * size.V;
   plan.multiplications = (pass == Pass::kForward ? 3 : 8) * rows * size.K * size.V;
 
-  const int64_t heads = sequences * size.value_heads * segments;
+  const int64_t heads = walks * size.value_heads;
   Parts parts{packed ? round_up((sequences + 1) * 8, kAlignment) : 0};
   if (plan.mode == GatedDeltaRuleMode::kRecurrent) {
     plan.chunk = 1;
@@ -303,11 +309,33 @@ GatedDeltaRuleGpuPlan plan_piece(const GatedDeltaRuleSize& size, bool packed, Pa
 
 }  // namespace
 
+int64_t delta_segment_count(int64_t length, int64_t packed_sequences,
+                            const GatedDeltaRulePiece& piece) {
+  if (piece.segment == 0) return 1;
+  if (packed_sequences > 0) return piece.split ? length / piece.segment + packed_sequences : 1;
+  return std::max<int64_t>(ceil_div(length, piece.segment), 1);
+}
+
 GatedDeltaRulePiece gpu_piece(const GatedDeltaRuleSize& size, bool packed) {
   GatedDeltaRulePiece piece = {size.batch, size.length, size.length};
-  if (packed || is_small(size) || size.batch * size.length * size.value_heads == 0 ||
+  if (is_small(size) || size.sequences * size.length * size.value_heads == 0 ||
       size.mode == GatedDeltaRuleMode::kRecurrent)
     return piece;
+  // As many segments as a GPU has blocks for, and as are worth a walk.
+  const auto segment_of = [&](int64_t sequences, int64_t tokens) {
+    const int64_t blocks = size.value_heads * ceil_div(size.V, DeltaLayout::kPanel);
+    const int64_t segments =
+        std::clamp<int64_t>(kBlocksAtOnce / (sequences * blocks), 1,
+                            std::clamp<int64_t>(tokens / kFewestSegmentTokens, 1, kMostSegments));
+    return std::min(tokens, round_up(ceil_div(tokens, segments), DeltaLayout::kPanel));
+  };
+  const SplitCost cost = split_cost(size, kBlocksAtOnce);
+  if (packed) {
+    GatedDeltaRulePiece split = piece;
+    split.segment = segment_of(size.sequences, usual_length(size));
+    split.split = true;
+    return cost.pays(usual_segments(size, split)) ? split : piece;
+  }
   // Bytes of a token, with the chunks and the blocks of warp groups where there may be such.
   constexpr int64_t kPanel = DeltaLayout::kPanel;
   const int64_t number = size_of(size.dtype), keys = delta_padded_keys(size.K);
@@ -339,18 +367,16 @@ GatedDeltaRulePiece gpu_piece(const GatedDeltaRuleSize& size, bool packed) {
       most_parts(chunks, piece.batch * size.heads,
                  std::min(ceil_div(most, parts), size.length / kFewestSegmentTokens));
   piece.tokens = std::min(size.length, ceil_div(chunks, cuts) * kPanel);
-  const int64_t segments = std::clamp<int64_t>(
-      kBlocksAtOnce / (piece.batch * blocks), 1,
-      std::clamp<int64_t>(piece.tokens / kFewestSegmentTokens, 1, kMostSegments));
-  piece.segment = std::min(piece.tokens, round_up(ceil_div(piece.tokens, segments), kPanel));
+  piece.segment = segment_of(piece.batch, piece.tokens);
   // So that a piece starts where a segment does.
   if (cuts > 1) piece.tokens = round_up(piece.tokens, piece.segment);
-  piece.split = split_cost(size, kBlocksAtOnce).pays(segments_of(size.length, piece));
+  piece.split = cost.pays(usual_segments(size, piece));
   return piece;
 }
 
-int64_t gpu_kept_states(const GatedDeltaRuleSize& size, const GatedDeltaRulePiece& piece) {
-  const int64_t segments = segments_of(size.length, piece);
+int64_t gpu_kept_states(const GatedDeltaRuleSize& size, bool packed,
+                        const GatedDeltaRulePiece& piece) {
+  const int64_t segments = delta_segment_count(size.length, packed ? size.sequences : 0, piece);
   const int64_t heads = size.batch * size.value_heads, keys = delta_padded_keys(size.K);
   return (segments - 1) * heads * size.K * size.V +
          (piece.split ? std::max<int64_t>(segments - 2, 0) * heads * keys * keys : 0);
@@ -360,8 +386,8 @@ GatedDeltaRuleGpuPlan plan(const GatedDeltaRuleSize& size, bool packed, Pass pas
   GatedDeltaRulePiece piece = gpu_piece(size, packed);
   if (size.kept_states)
     piece.split =
-        piece.split && split_cost(size, gpu.multiprocessors).pays(segments_of(size.length, piece));
-  else if (pass == Pass::kForward && !packed && size.mode != GatedDeltaRuleMode::kRecurrent)
+        piece.split && split_cost(size, gpu.multiprocessors).pays(usual_segments(size, piece));
+  else if (pass == Pass::kForward && size.mode != GatedDeltaRuleMode::kRecurrent)
     piece = best_split(size, gpu);
   return plan(size, packed, pass, gpu, piece);
 }
@@ -369,17 +395,18 @@ GatedDeltaRuleGpuPlan plan(const GatedDeltaRuleSize& size, bool packed, Pass pas
 GatedDeltaRuleGpuPlan plan(const GatedDeltaRuleSize& size, bool packed, Pass pass, const Gpu& gpu,
                            GatedDeltaRulePiece piece) {
   const bool forward = pass == Pass::kForward;
-  if (!size.kept_states && !(forward && piece.split)) {
-    piece.tokens = piece.segment = size.length;
-    piece.split = false;
-  }
+  if (packed && size.sequences == 0) piece.split = false;
+  const bool has_segments = size.kept_states || (forward && piece.split);
+  if (!has_segments || (packed && !piece.split)) piece = {piece.batch, size.length, size.length};
   GatedDeltaRuleSize part = size;  // what is done at once
   if (!forward && !packed) {
     part.batch = part.sequences = piece.batch;
     part.length = piece.tokens;
   }
-  const int64_t segments = segments_of(part.length, piece);
-  GatedDeltaRuleGpuPlan plan = plan_piece(part, packed, pass, gpu, piece.split ? segments : 1);
+  const int64_t segments = delta_segment_count(part.length, packed ? part.sequences : 0, piece);
+  const int64_t items = packed && piece.split ? 1 : part.sequences;  // that have so many segments
+  GatedDeltaRuleGpuPlan plan =
+      plan_piece(part, packed, pass, gpu, items * (piece.split ? segments : 1));
   plan.piece = piece;
   plan.kept_step = size.batch * size.value_heads * size.K * size.V;
   plan.transition_step = size.batch * size.value_heads * plan.padded_keys * plan.padded_keys;
@@ -393,22 +420,25 @@ GatedDeltaRuleGpuPlan plan(const GatedDeltaRuleSize& size, bool packed, Pass pas
     if (forward && segments > 2)
       plan.unit_parts = ceil_div(plan.padded_keys, 16 * plan.column_warps);
     const DeltaLaunch& scan = forward ? plan.scan : plan.reverse_scan;
-    plan.ends = launch_of(heads * (segments - 1) * (plan.column_parts + plan.unit_parts),
-                          scan.block, scan.shared_bytes);
+    plan.ends =
+        launch_of(items * size.value_heads * (segments - 1) * (plan.column_parts + plan.unit_parts),
+                  scan.block, scan.shared_bytes);
     plan.chain = launch_of(heads * ceil_div(size.V, int64_t{DeltaLayout::kChainColumns}),
                            DeltaLayout::kChainThreads,
                            DeltaLayout{4, static_cast<int>(plan.padded_keys)}.chain_bytes());
     expect_shared("chain", plan.chain, size, gpu);
     if (!forward || !size.kept_states)
-      plan.boundaries_at = parts.reserve(4 * (segments - 1) * heads * size.K * size.V);
+      plan.boundaries_at =
+          parts.reserve(4 * (segments - 1) * part.batch * size.value_heads * size.K * size.V);
     if (forward) plan.transitions_at = parts.reserve(4 * (segments - 2) * plan.transition_step);
   }
-  if (!forward && piece != GatedDeltaRulePiece{size.batch, size.length, size.length}) {
-    const GatedDeltaRuleGpuPlan whole = plan_piece(size, packed, pass, gpu, 1);
+  if (!forward && !piece.split) plan.scan.grid = std::min(plan.scan.grid * segments, kLargestGrid);
+  plan.pieces =
+      forward ? 1 : ceil_div(size.batch, piece.batch) * ceil_div(size.length, piece.tokens);
+  if (plan.pieces > 1) {
+    const GatedDeltaRuleGpuPlan whole = plan_piece(size, packed, pass, gpu, size.sequences);
     plan.bytes = whole.bytes;
     plan.multiplications = whole.multiplications;
-    plan.pieces = ceil_div(size.batch, piece.batch) * ceil_div(size.length, piece.tokens);
-    if (!piece.split) plan.scan.grid = std::min(plan.scan.grid * segments, kLargestGrid);
     // Sums of all pieces, one behind the other; the gradient of the state on its way from piece to piece.
     plan.parameter_sums_at = parts.reserve(plan.pieces * 2 * plan.chunks * size.value_heads * 4);
     plan.carry_at = parts.reserve(2 * heads * size.K * size.V * 4);

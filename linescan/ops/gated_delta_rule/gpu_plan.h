@@ -19,7 +19,7 @@ struct DeltaLaunch {
 
 // What a backward pass works through at once, for the sake of its workspace: so many batch items, and so many tokens of
 // a sequence. Segments of it, multiples of 64 tokens, are walked side by side where states are found again, each from
-// the state that the forward pass kept of its start. Packed sequences, whose lengths only the device knows, come whole.
+// the state that the forward pass kept of its start. Packed sequences, whose lengths only the device knows, come all at once.
 //
 // split: sequences and heads are few, and segments are walked side by side everywhere. The states at their boundaries are
 // found beforehand: segments walk alone, and a chain over them corrects what they left (segment_chain.cu).
@@ -29,12 +29,17 @@ struct GatedDeltaRulePiece {
 
   bool operator==(const GatedDeltaRulePiece&) const = default;
 };
+// Numbers of segments of a batch item of that length; of so many packed sequences in it, which have numbers of their own, 0: it
+// is one sequence. Packed sequences have segments where they are split.
+int64_t delta_segment_count(int64_t length, int64_t packed_sequences,
+                            const GatedDeltaRulePiece& piece);
 // A function of the problem alone, so that what a forward pass keeps does not depend on the device.
 GatedDeltaRulePiece gpu_piece(const GatedDeltaRuleSize& size, bool packed);
 // Numbers of GatedDeltaRuleProblem::states. If the piece is split, turned transitions of all segments but the first and
 // the last, [segments - 2, batch, value_heads, padded keys, padded keys]; then where all segments but the first start, [segments - 1,
 // batch, value_heads, K, V].
-int64_t gpu_kept_states(const GatedDeltaRuleSize& size, const GatedDeltaRulePiece& piece);
+int64_t gpu_kept_states(const GatedDeltaRuleSize& size, bool packed,
+                        const GatedDeltaRulePiece& piece);
 
 // mode chunk: "records" (what a chunk is by itself: a block a chunk and head of q), then "scan" (states, and
 // outputs or what the backward pass needs: a block a sequence, value head and part of V); backward also
@@ -87,7 +92,7 @@ struct GatedDeltaRuleGpuPlan {
 // Throws Unsupported where a block's shared memory does not hold what a kernel needs.
 GatedDeltaRuleGpuPlan plan(const GatedDeltaRuleSize& size, bool packed, Pass pass, const Gpu& gpu);
 // With pieces of the caller's choice: tokens and segment are the length or multiples of 64, tokens one of the segment; packed
-// sequences, and small heads that warps walk, come whole. A backward pass without kept states comes whole, too.
+// sequences come all at once and have segments only if they are split; small heads that warps walk come whole. A backward pass without kept states comes whole, too.
 GatedDeltaRuleGpuPlan plan(const GatedDeltaRuleSize& size, bool packed, Pass pass, const Gpu& gpu,
                            GatedDeltaRulePiece piece);
 

@@ -5,6 +5,7 @@
 #include "linescan/ops/device_code/tile_product.cuh"
 #include "linescan/ops/gated_delta_rule/gpu_kernels.h"
 #include "linescan/ops/gated_delta_rule/gpu_record.cuh"
+#include "linescan/ops/gated_delta_rule/gpu_segments.cuh"
 #include "linescan/ops/gated_delta_rule/gpu_tokens.cuh"
 
 namespace linescan {
@@ -15,7 +16,7 @@ struct DeltaScanCut {
   int64_t items;  // walks x value heads x (parts of V and unit parts)
   int column_warps, column_parts, stages, padded_values;
   int compute_warps, loader_warps;  // of a block; without loaders the others load
-  int unit_parts = 0;  // behind those of V: of a transition, whose columns start as unit vectors
+  int unit_parts;  // behind those of V: of a transition, whose columns start as unit vectors
 
   __host__ __device__ int block_values() const { return 16 * column_warps; }
   __host__ __device__ int64_t state_numbers(int keys) const {
@@ -26,73 +27,19 @@ struct DeltaScanCut {
   }
 };
 
+// For the walks of such segments; `units`: and for columns of their transitions.
 inline DeltaScanCut delta_scan_cut(const GatedDeltaRuleProblem& p,
-                                   const GatedDeltaRuleGpuPlan& plan) {
-  const GatedDeltaRuleSize size = size_of(p);
-  return {size.sequences * size.value_heads * plan.column_parts,
+                                   const GatedDeltaRuleGpuPlan& plan,
+                                   const DeltaSegments& segments = {}, bool units = false) {
+  const int64_t unit_parts = units ? plan.unit_parts : 0;
+  return {delta_walks(p, segments) * p.v.shape[2] * (plan.column_parts + unit_parts),
           static_cast<int>(plan.column_warps),
           static_cast<int>(plan.column_parts),
           static_cast<int>(plan.stages),
           static_cast<int>(plan.padded_values),
           static_cast<int>(plan.column_warps * plan.key_warps),
-          static_cast<int>(plan.loader_warps)};
-}
-
-// What the walks of segments have to do with each other.
-enum class DeltaSegmentsAre {
-  kInTurn,      // each starts from what the one before it left
-  kSideBySide,  // each starts from a state that is there
-  kAlone  // each starts from zero, but for the first of the walk, and leaves its end and its transition for the
-          // chain that makes them states (segment_chain.cu)
-};
-
-// States, or gradients of states, at the boundaries between segments, and transitions of segments: S behind a
-// segment of nothing but decays and corrections is transition S. A transition is [terms, keys], each term's numbers
-// neighbours: what becomes of a unit vector. `turned`, for gradients: the same transitions with keys as terms.
-struct DeltaSegmentStates {
-  DeltaSegmentsAre are = DeltaSegmentsAre::kInTurn;
-  DeltaStates boundaries = {};                     // behind the first segment
-  DeltaStates transitions = {}, turned = {};       // of the second; null: not there
-  int64_t boundary_step = 0, transition_step = 0;  // numbers from one to the next
-
-  // In front of a segment.
-  __host__ __device__ DeltaStates boundary(int64_t segment) const {
-    return moved(boundaries, (segment - 1) * boundary_step);
-  }
-  __host__ __device__ DeltaStates transition(int64_t segment) const {
-    return moved(transitions, (segment - 1) * transition_step);
-  }
-  __host__ __device__ DeltaStates turned_transition(int64_t segment) const {
-    return turned.data ? moved(turned, (segment - 1) * transition_step) : turned;
-  }
-
- private:
-  __host__ __device__ static DeltaStates moved(DeltaStates states, int64_t numbers) {
-    states.data += numbers;
-    return states;
-  }
-};
-
-// With boundaries so many numbers apart. A forward pass has transitions in the workspace and leaves turned ones, if
-// somebody wants them; a backward pass reads those.
-inline DeltaSegmentStates delta_segment_states(const GatedDeltaRuleProblem& p,
-                                               const GatedDeltaRuleGpuPlan& plan, float* boundaries,
-                                               int64_t boundary_step, float* turned,
-                                               std::byte* workspace) {
-  const TensorView first =
-      contiguous_view(boundaries, DType::kFloat32, gpu_state_shape(p, p.q.shape[0]));
-  const int64_t keys = plan.padded_keys;
-  const auto squares = [&](float* data, int64_t key, int64_t term) {
-    return DeltaStates{data, p.v.shape[2] * keys * keys, keys * keys, key, term};
-  };
-  const bool forward = plan.pass == Pass::kForward;
-  float* const own = reinterpret_cast<float*>(workspace + plan.transitions_at);
-  return {DeltaSegmentsAre::kInTurn,
-          delta_states(first, p.inputs.state_v_first),
-          forward ? squares(own, 1, keys) : squares(turned, 1, keys),
-          forward ? squares(turned, keys, 1) : DeltaStates{},
-          boundary_step,
-          plan.transition_step};
+          static_cast<int>(plan.loader_warps),
+          static_cast<int>(unit_parts)};
 }
 
 template <typename T>
@@ -106,7 +53,7 @@ struct DeltaScanArgs {
   bool pairs, vectors;  // rows_are_pairs() and rows_are_vectors() of o
   T *states,
       *corrections;  // for a backward pass: see DeltaScanCut; null: nothing but ends is wanted
-  DeltaSegmentStates segments;
+  DeltaSegments segments;
 };
 
 template <typename T>
@@ -119,7 +66,7 @@ struct DeltaReverseScanArgs {
   DeltaScanCut cut;
   std::byte* records;
   T *state_gradients, *correction_gradients;  // null: nothing but ends is wanted
-  DeltaSegmentStates segments;
+  DeltaSegments segments;
 };
 
 // The part of a block's state that a warp carries: 16 columns of V from `value`, and keys from `key`.
@@ -149,27 +96,31 @@ struct DeltaScanItem {
   int64_t sequence, segment, chunks, first_row;
   int head, value_heads;
   int first_column, columns;  // the block's first, and of all there are
-  bool units, last;           // columns of a transition; the sequence's last segment
+  bool exists, units;         // units: columns of a transition
+  bool first, last;           // of the sequence's segments
   DeltaWalk walk;
 
   __device__ __forceinline__ DeltaScanItem(int64_t item, const DeltaScanCut& cut,
-                                           const DeltaSequences& sequences, int value_heads, int V,
+                                           const DeltaSequences& sequences,
+                                           const DeltaSegments& segments, int value_heads, int V,
                                            int keys)
       : value_heads(value_heads) {
     const int parts = cut.column_parts + cut.unit_parts;
     const int part = static_cast<int>(item % parts);
     head = static_cast<int>(item / parts % value_heads);
-    const int64_t number = item / parts / value_heads;
     units = part >= cut.column_parts;
     first_column = (units ? part - cut.column_parts : part) * cut.block_values();
     columns = units ? keys : V;
-    walk = sequences.walk(number);
-    sequence = sequences.sequence_of(number);
-    segment = sequences.segment_of(number);
-    last = sequences.is_last(segment);
-    // Nobody asks for the transition of the first segment.
-    chunks = units && segment == 0 ? 0 : (walk.length + kChunk - 1) / kChunk;
-    first_row = sequences.first_chunk(number, kChunk) * value_heads + head;
+    const DeltaStretch at = segments.stretch(sequences, item / parts / value_heads, kChunk);
+    walk = at.walk;
+    sequence = at.sequence;
+    segment = at.segment;
+    first = at.first;
+    last = at.last;
+    // Nobody asks for the transition of a first segment.
+    exists = at.exists && !(units && first);
+    chunks = (walk.length + kChunk - 1) / kChunk;
+    first_row = at.first_chunk * value_heads + head;
   }
   // Of the record, and of everything else that the workspace has for a chunk and value head.
   __device__ __forceinline__ int64_t row(int64_t chunk) const {
@@ -348,7 +299,7 @@ __device__ __forceinline__ void store_state(const Sums<kTiles>& state, const Del
 // What an item's walk starts with: `outer` where the sequence starts, else as the segments are; `segment` has the boundary
 // in front of it.
 template <int kTiles, class Item>
-__device__ __forceinline__ void load_start(Sums<kTiles>& state, const DeltaSegmentStates& segments,
+__device__ __forceinline__ void load_start(Sums<kTiles>& state, const DeltaSegments& segments,
                                            const Item& at, const DeltaStates& outer,
                                            bool at_the_edge, int64_t segment, int value, int key,
                                            int K) {
@@ -367,12 +318,11 @@ __device__ __forceinline__ void load_start(Sums<kTiles>& state, const DeltaSegme
 }
 // And what it leaves behind.
 template <int kTiles, class Item>
-__device__ __forceinline__ void store_end(const Sums<kTiles>& state,
-                                          const DeltaSegmentStates& segments, const Item& at,
-                                          const DeltaStates& outer, bool at_the_edge,
-                                          int64_t segment, int value, int key, int K) {
+__device__ __forceinline__ void store_end(const Sums<kTiles>& state, const DeltaSegments& segments,
+                                          const Item& at, const DeltaStates& outer,
+                                          bool at_the_edge, int64_t segment, int value, int key,
+                                          int K) {
   if (at.units) {
-    if (at.segment == 0) return;
     store_state(state, segments.transition(at.segment), at.sequence, at.head, value, key,
                 at.columns, at.columns);
     store_state(state, segments.turned_transition(at.segment), at.sequence, at.head, value, key,

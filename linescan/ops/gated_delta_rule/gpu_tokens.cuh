@@ -134,35 +134,16 @@ struct DeltaSequences {
   const int64_t* bounds;  // [count + 1], sane; null: one sequence a batch item
   int64_t count, length;
   bool reverse;
-  // Not packed: of so many segments, from one on, each is walked as a sequence of its own; its tokens, a multiple of a
-  // chunk's, or 0: whole sequences are walked.
-  int64_t segments = 1, first_segment = 0, segment = 0;
-
-  // Of walk s.
-  __device__ __forceinline__ int64_t sequence_of(int64_t s) const { return s / segments; }
-  __device__ __forceinline__ int64_t segment_of(int64_t s) const {
-    return first_segment + s % segments;
-  }
-  __device__ __forceinline__ bool is_last(int64_t segment_number) const {
-    return segment == 0 || (segment_number + 1) * segment >= length;
-  }
 
   __device__ __forceinline__ DeltaWalk walk(int64_t s) const {
-    if (segment > 0) {
-      const int64_t start = segment_of(s) * segment;
-      return {sequence_of(s), reverse ? length - 1 - start : start, min(segment, length - start),
-              reverse ? -1 : 1};
-    }
     const int64_t begin = bounds ? bounds[s] : 0, end = bounds ? bounds[s + 1] : length;
     return {bounds ? 0 : s, reverse ? end - 1 : begin, end - begin, reverse ? -1 : 1};
   }
-  __device__ __forceinline__ int64_t first_chunk(int64_t s, int chunk) const {
-    if (segment > 0)
-      return sequence_of(s) * ((length + chunk - 1) / chunk) + segment_of(s) * (segment / chunk);
+  __device__ __forceinline__ int64_t first_chunk(int64_t s, int64_t chunk) const {
     return bounds ? bounds[s] / chunk + s : s * ((length + chunk - 1) / chunk);
   }
   // The sequence of a chunk; of a number that is left out some other one, of whose chunks it is none.
-  __device__ __forceinline__ int64_t of_chunk(int64_t number, int chunk) const {
+  __device__ __forceinline__ int64_t of_chunk(int64_t number, int64_t chunk) const {
     if (!bounds) return number / ((length + chunk - 1) / chunk);
     int64_t low = 0, high = count - 1;
     while (low < high) {

@@ -28,7 +28,9 @@ __global__ void __launch_bounds__(kPairThreads, 1)
   const PairDesk<Tiles, T> desk;
 
   for (int64_t item = blockIdx.x; item < cut.items; item += gridDim.x) {
-    const DeltaScanItem<kChunk> at(item, cut, args.sequences, in.value_heads, in.V, kKeys);
+    const DeltaScanItem<kChunk> at(item, cut, args.sequences, args.segments, in.value_heads, in.V,
+                                   kKeys);
+    if (!at.exists) continue;
     const bool leaves = args.state_gradients;  // something of every chunk
     const int own_value = at.first_column + threadIdx.x % kGroup / 32 * 16;
     const GroupScanWorkspace<kKeys, T> workspace = {args.state_gradients, args.correction_gradients,
@@ -92,8 +94,8 @@ __global__ void __launch_bounds__(kPairThreads, 1)
       group_wait<0>(state);
       round_sums(left, state);
     }
-    store_end(state, args.segments, at, args.initial, at.segment == 0, at.segment, own_value,
-              first_key, in.K);
+    store_end(state, args.segments, at, args.initial, at.first, at.segment, own_value, first_key,
+              in.K);
     __syncthreads();  // the last stage and the outbox are free
   }
 }

@@ -25,7 +25,9 @@ __global__ void __launch_bounds__(kPairThreads, 1) group_pair_scan_kernel(DeltaS
   const PairDesk<Tiles, T> desk;
 
   for (int64_t item = blockIdx.x; item < cut.items; item += gridDim.x) {
-    const DeltaScanItem<kChunk> at(item, cut, args.sequences, in.value_heads, in.V, kKeys);
+    const DeltaScanItem<kChunk> at(item, cut, args.sequences, args.segments, in.value_heads, in.V,
+                                   kKeys);
+    if (!at.exists) continue;
     const bool leaves = kOutputs || args.states;  // something of every chunk
     const int own_value = at.first_column + threadIdx.x % kGroup / 32 * 16;
     const GroupScanSource<T> source(in, at, in.v, in.vectors, args.records);
@@ -40,8 +42,8 @@ __global__ void __launch_bounds__(kPairThreads, 1) group_pair_scan_kernel(DeltaS
       commit_copies();
     };
     Sums<kHalfKeys / 8> state;  // S^T
-    load_start(state, args.segments, at, args.initial, at.segment == 0, at.segment, own_value,
-               first_key, in.K);
+    load_start(state, args.segments, at, args.initial, at.first, at.segment, own_value, first_key,
+               in.K);
     FragmentA<T> left[kHalfKeys / 16], u[kDepth], rounded[kDepth];
     round_sums(left, state);
     fetch(0);

@@ -26,7 +26,9 @@ __global__ void __launch_bounds__(2 * kGroup, 1)
   using Desk = GroupDesk<Tiles, T, kKeys>;
 
   for (int64_t item = blockIdx.x; item < cut.items; item += gridDim.x) {
-    const DeltaScanItem<kChunk> at(item, cut, args.sequences, in.value_heads, in.V, kKeys);
+    const DeltaScanItem<kChunk> at(item, cut, args.sequences, args.segments, in.value_heads, in.V,
+                                   kKeys);
+    if (!at.exists) continue;
     const bool leaves = args.state_gradients;  // something of every chunk
     if (!computes) {
       const GroupScanWorkspace<kKeys, T> workspace = {
@@ -93,8 +95,7 @@ __global__ void __launch_bounds__(2 * kGroup, 1)
       round_sums(left, state);
     }
     turns.close(at.chunks);
-    store_end(state, args.segments, at, args.initial, at.segment == 0, at.segment, own_value, 0,
-              in.K);
+    store_end(state, args.segments, at, args.initial, at.first, at.segment, own_value, 0, in.K);
   }
 }
 

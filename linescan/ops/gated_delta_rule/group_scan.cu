@@ -26,7 +26,9 @@ __global__ void __launch_bounds__(2 * kGroup, 1) group_scan_kernel(DeltaScanArgs
   using Desk = GroupDesk<Tiles, T, kKeys>;
 
   for (int64_t item = blockIdx.x; item < cut.items; item += gridDim.x) {
-    const DeltaScanItem<kChunk> at(item, cut, args.sequences, in.value_heads, in.V, kKeys);
+    const DeltaScanItem<kChunk> at(item, cut, args.sequences, args.segments, in.value_heads, in.V,
+                                   kKeys);
+    if (!at.exists) continue;
     const bool leaves = kOutputs || args.states;  // something of every chunk
     if (!computes) {
       const GroupScanWorkspace<kKeys, T> workspace = {args.states, args.corrections, cut,
@@ -55,8 +57,7 @@ __global__ void __launch_bounds__(2 * kGroup, 1) group_scan_kernel(DeltaScanArgs
 
     const int own_value = at.first_column + threadIdx.x / 32 * 16;
     Sums<kKeys / 8> state;  // S^T
-    load_start(state, args.segments, at, args.initial, at.segment == 0, at.segment, own_value, 0,
-               in.K);
+    load_start(state, args.segments, at, args.initial, at.first, at.segment, own_value, 0, in.K);
     FragmentA<T> left[kKeys / 16], u[kDepth], rounded[kDepth];
     round_sums(left, state);
 #pragma unroll 1

@@ -87,7 +87,7 @@ struct Piece {
 // Of the whole problem; where nobody keeps anything, in the workspace if segments are split.
 DeltaKept kept_of(const GatedDeltaRuleProblem& p, const GatedDeltaRuleGpuPlan& plan,
                   std::byte* workspace) {
-  const int64_t boundaries = delta_segments(p, plan) - 1;
+  const int64_t boundaries = delta_segment_count(p, plan) - 1;
   if (boundaries == 0 || !(p.states || plan.piece.split)) return {};
   if (!p.states) return {nullptr, reinterpret_cast<float*>(workspace + plan.boundaries_at)};
   float* const first = p.states.as<float>();

@@ -29,7 +29,9 @@ __global__ void __launch_bounds__(32 * kDeltaScanWarps)
   const DeltaScanPlace place(cut, Tile::kOwn);
 
   for (int64_t item = blockIdx.x; item < cut.items; item += gridDim.x) {
-    const DeltaScanItem<kChunk> at(item, cut, args.sequences, in.value_heads, in.V, kKeys);
+    const DeltaScanItem<kChunk> at(item, cut, args.sequences, args.segments, in.value_heads, in.V,
+                                   kKeys);
+    if (!at.exists) continue;
     const int key_head = at.head / in.group();
     const int own_value = at.first_column + place.value;
     Sums<kOwn / 8> state;  // gS^T
@@ -99,8 +101,8 @@ __global__ void __launch_bounds__(32 * kDeltaScanWarps)
       multiply_columns(state, read, tile.k + place.key, Tile::kStride);
     });
     if (place.computes)
-      store_end(state, args.segments, at, args.initial, at.segment == 0, at.segment, own_value,
-                place.key, in.K);
+      store_end(state, args.segments, at, args.initial, at.first, at.segment, own_value, place.key,
+                in.K);
   }
 }
 
@@ -133,26 +135,24 @@ void launch_delta_reverse_scan(const GatedDeltaRuleProblem& p,
       launch("gated_delta_rule, reverse scan", reverse_scan_kernel<T, kKeys>, shape_of(shape),
              stream, args);
     };
-    const int64_t segments = plan.piece.split ? delta_segments(p, plan) : 1;
-    if (segments == 1) return launch_scan(args, plan.reverse_scan);
-    args.segments = delta_segment_states(
+    if (!plan.piece.split || delta_segment_count(p, plan) == 1)
+      return launch_scan(args, plan.reverse_scan);
+    const DeltaSegments all = delta_segments(
         p, plan, reinterpret_cast<float*>(workspace + plan.boundaries_at),
         p.q.shape[0] * p.v.shape[2] * p.q.shape[3] * p.v.shape[3], kept.turned, workspace);
-    args.sequences.segment = plan.piece.segment;
-    // The segments from one on, at once.
-    const auto segments_from = [&](int64_t first, DeltaSegmentsAre are) {
+    const auto walking = [&](DeltaSegmentsTaken taken, DeltaSegmentsAre are) {
       DeltaReverseScanArgs<T> some = args;
-      some.segments.are = are;
-      some.sequences.first_segment = first;
-      some.sequences.segments = segments - first;
-      some.cut.items *= segments - first;
+      some.segments = taking(all, taken, are, p.packed);
+      some.cut = delta_scan_cut(p, plan, some.segments);
       return some;
     };
-    DeltaReverseScanArgs<T> alone = segments_from(1, DeltaSegmentsAre::kAlone);
+    DeltaReverseScanArgs<T> alone =
+        walking(DeltaSegmentsTaken::kAllButFirst, DeltaSegmentsAre::kAlone);
     alone.state_gradients = alone.correction_gradients = nullptr;
     launch_scan(alone, plan.ends);
-    launch_delta_chain(p, plan, args.segments, segments - 1, stream);
-    launch_scan(segments_from(0, DeltaSegmentsAre::kSideBySide), plan.reverse_scan);
+    launch_delta_chain(p, plan, all, workspace, stream);
+    launch_scan(walking(DeltaSegmentsTaken::kAll, DeltaSegmentsAre::kSideBySide),
+                plan.reverse_scan);
   });
 }
 

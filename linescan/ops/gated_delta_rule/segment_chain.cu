@@ -13,15 +13,15 @@
 
 #include "linescan/ops/gated_delta_rule/gpu_kernels.h"
 #include "linescan/ops/gated_delta_rule/gpu_layout.h"
-#include "linescan/ops/gated_delta_rule/gpu_scan.cuh"
+#include "linescan/ops/gated_delta_rule/gpu_segments.cuh"
 
 namespace linescan {
 namespace {
 
 struct ChainArgs {
-  DeltaSegmentStates segments;
-  int64_t items;       // sequences x value heads x parts of V
-  int64_t boundaries;  // of a sequence
+  DeltaSequences sequences;
+  DeltaSegments segments;
+  int64_t items;  // sequences x value heads x parts of V
   int value_heads, parts, K, V;
   bool backwards;
 };
@@ -40,20 +40,24 @@ __global__ void __launch_bounds__(DeltaLayout::kChainThreads, 2) chain_kernel(Ch
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int first_key = warp % kKeyWarps * 128 + lane, term_warp = warp / kKeyWarps;
   const int first_term = term_warp * kOwnTerms;
-  const int64_t steps = args.boundaries - 1;
 
   for (int64_t item = blockIdx.x; item < args.items; item += gridDim.x) {
     const int first_column = static_cast<int>(item % args.parts) * kColumns;
     const int head = static_cast<int>(item / args.parts % args.value_heads);
     const int64_t sequence = item / args.parts / args.value_heads;
+    const int64_t first_segment = args.segments.first_of(args.sequences, sequence);
+    const int64_t boundaries = args.segments.count_of(args.sequences, sequence) - 1;
+    const int64_t steps = boundaries - 1;
+    if (steps < 1) continue;
     // Step i makes a state of what lies at boundary `to(i)`.
-    const auto to = [&](int64_t i) { return args.backwards ? args.boundaries - 1 - i : i + 2; };
+    const auto to = [&](int64_t i) { return args.backwards ? boundaries - 1 - i : i + 2; };
     const auto boundary = [&](int64_t number) {
-      return args.segments.boundary(number).of(sequence, head);
+      return args.segments.boundary(first_segment + number).of(sequence, head);
     };
     const auto transition = [&](int64_t i) {
       const int64_t segment = args.backwards ? to(i) : to(i) - 1;
-      return args.segments.transition(segment).of(sequence, head) + first_term * kKeys + first_key;
+      return args.segments.transition(first_segment + segment).of(sequence, head) +
+             first_term * kKeys + first_key;
     };
     const DeltaStates& strides = args.segments.boundaries;
     // Calls visit(i, number, address or null) for the thread's numbers of a [keys, columns] part of a state.
@@ -74,7 +78,7 @@ __global__ void __launch_bounds__(DeltaLayout::kChainThreads, 2) chain_kernel(Ch
     const float* at = transition(0);
 #pragma unroll
     for (int term = 0; term < kAhead; ++term) read(term, at);
-    for_each_own(boundary(args.backwards ? args.boundaries : 1),
+    for_each_own(boundary(args.backwards ? boundaries : 1),
                  [&](int, int number, const float* from) { before[number] = from ? *from : 0.f; });
     __syncthreads();
 
@@ -132,13 +136,13 @@ __global__ void __launch_bounds__(DeltaLayout::kChainThreads, 2) chain_kernel(Ch
 }  // namespace
 
 void launch_delta_chain(const GatedDeltaRuleProblem& p, const GatedDeltaRuleGpuPlan& plan,
-                        const DeltaSegmentStates& segments, int64_t boundaries, GpuStream stream) {
-  if (boundaries < 2) return;
+                        const DeltaSegments& segments, std::byte* workspace, GpuStream stream) {
+  if (segments.count < 3) return;
   const GatedDeltaRuleSize size = size_of(p);
   const int64_t parts = (size.V + DeltaLayout::kChainColumns - 1) / DeltaLayout::kChainColumns;
-  const ChainArgs args = {segments,
+  const ChainArgs args = {delta_sequences(p, workspace),
+                          segments,
                           size.sequences * size.value_heads * parts,
-                          boundaries,
                           static_cast<int>(size.value_heads),
                           static_cast<int>(parts),
                           static_cast<int>(size.K),

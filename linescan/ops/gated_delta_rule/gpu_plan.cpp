@@ -433,15 +433,19 @@ GatedDeltaRuleGpuPlan plan(const GatedDeltaRuleSize& size, bool packed, Pass pas
     if (forward) plan.transitions_at = parts.reserve(4 * (segments - 2) * plan.transition_step);
   }
   if (!forward && !piece.split) plan.scan.grid = std::min(plan.scan.grid * segments, kLargestGrid);
-  plan.pieces =
-      forward ? 1 : ceil_div(size.batch, piece.batch) * ceil_div(size.length, piece.tokens);
+  const auto parts_of = [](int64_t all, int64_t part) {
+    return ceil_div(all, std::max<int64_t>(part, 1));
+  };
+  if (!forward)
+    plan.pieces = std::max<int64_t>(
+        parts_of(size.batch, piece.batch) * parts_of(size.length, piece.tokens), 1);
   if (plan.pieces > 1) {
     const GatedDeltaRuleGpuPlan whole = plan_piece(size, packed, pass, gpu, size.sequences);
     plan.bytes = whole.bytes;
     plan.multiplications = whole.multiplications;
     // Sums of all pieces, one behind the other; the gradient of the state on its way from piece to piece.
     plan.parameter_sums_at = parts.reserve(plan.pieces * 2 * plan.chunks * size.value_heads * 4);
-    plan.carry_at = parts.reserve(2 * heads * size.K * size.V * 4);
+    plan.carry_at = parts.reserve((piece.split ? 2 : 1) * heads * size.K * size.V * 4);
   }
   plan.workspace_bytes = parts.end;
   return plan;

@@ -115,10 +115,10 @@ void for_each_piece(const GatedDeltaRuleProblem& p, const GatedDeltaRuleGradient
       return {kept.turned + segment * plan.transition_step + item * (plan.transition_step / batch),
               kept.boundaries + segment * plan.kept_step + item * (plan.kept_step / batch)};
     };
-    // Two in turn: where segments are walked side by side, one block may leave the next piece's gradient before another one
-    // has read this piece's.
+    // A block leaves the next piece's gradient where it has read this piece's. Where segments are walked side by side
+    // another block would: two places take turns.
     const auto carry = [&](int64_t start) {
-      const int64_t which = start / plan.piece.tokens % 2;
+      const int64_t which = plan.piece.split ? start / plan.piece.tokens % 2 : 0;
       const int64_t numbers = plan.piece.batch * (plan.kept_step / batch);
       return contiguous_view(workspace + plan.carry_at + which * numbers * int64_t{sizeof(float)},
                              DType::kFloat32, state_shape);

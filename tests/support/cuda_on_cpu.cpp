@@ -7,6 +7,7 @@
 #include "linescan/base/error.h"
 
 #if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #endif
 
@@ -118,6 +119,10 @@ void run_thread() {
 
 void start(Fiber& fiber) {
   if (!fiber.stack) fiber.stack.reset(new unsigned char[kStackBytes]);
+#if defined(__SANITIZE_ADDRESS__)
+  // The thread before it left the stack without ever returning.
+  ASAN_UNPOISON_MEMORY_REGION(fiber.stack.get(), kStackBytes);
+#endif
   // As after six pushes and a call from nowhere: `ret` enters run_thread with an aligned stack.
   auto* top = reinterpret_cast<void**>(
       (reinterpret_cast<std::uintptr_t>(fiber.stack.get()) + kStackBytes) & ~std::uintptr_t{15});
@@ -160,11 +165,15 @@ void named_barrier(int barrier, int threads, bool waits) {
   meet(block.named[barrier], threads, waits);
 }
 
-const unsigned char* warp_exchange(const void* value, int bytes) {
+unsigned char* place_of_offer() {
+  Warp& warp = block.warps[block.current / kLanes];
+  return warp.offers[warp.exchanges % 2] + block.current % kLanes * kLargestExchange;
+}
+
+const unsigned char* meet_warp() {
   Warp& warp = block.warps[block.current / kLanes];
   const int seen = warp.exchanges;
-  unsigned char* offers = warp.offers[seen % 2];
-  std::memcpy(offers + (block.current % kLanes) * kLargestExchange, value, bytes);
+  const unsigned char* offers = warp.offers[seen % 2];
   if (++warp.arrived == kLanes) {
     warp.arrived = 0;
     ++warp.exchanges;

@@ -14,6 +14,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <new>
 #include <utility>
 
 #include "linescan/base/half.h"
@@ -95,22 +96,36 @@ inline constexpr int kLargestExchange = 64;  // bytes that a lane may offer its 
 void block_barrier();
 // Barriers 1 to 15: waits until `threads` threads have called it; without `waits` it only arrives.
 void named_barrier(int barrier, int threads, bool waits);
-// Offers `bytes` at `value` to the warp, waits for all its lanes; what lane i offered is at i *
-// kLargestExchange behind the returned address until the warp's next exchange but one.
-const unsigned char* warp_exchange(const void* value, int bytes);
+// Where the lane puts what it offers its warp; then it waits for all lanes. What lane i offered is at i *
+// kLargestExchange behind the address that meet_warp() returns until the warp's next exchange but one.
+unsigned char* place_of_offer();
+const unsigned char* meet_warp();
 unsigned char* dynamic_shared_memory();
 void run_grid(const char* what, int64_t grid, int block, int64_t shared_bytes,
               void (*thread)(void* context), void* context);
 
 inline int lane() { return static_cast<int>(threadIdx.x % 32); }
 
+// What every lane of the warp offered.
+template <typename T>
+struct Offers {
+  static_assert(sizeof(T) <= kLargestExchange);
+  const unsigned char* first;
+
+  const T& operator[](int lane) const {
+    return *reinterpret_cast<const T*>(first + lane * kLargestExchange);
+  }
+};
+// By assignment, and not by memcpy: the sanitizers make a call of each of those.
+template <typename T>
+Offers<T> exchange(const T& value) {
+  ::new (place_of_offer()) T(value);
+  return {meet_warp()};
+}
+
 template <typename T>
 T read_lane(const T& value, int source) {
-  static_assert(sizeof(T) <= kLargestExchange);
-  const unsigned char* offers = warp_exchange(&value, sizeof(T));
-  T result;
-  std::memcpy(&result, offers + (source & 31) * kLargestExchange, sizeof(T));
-  return result;
+  return exchange(value)[source & 31];
 }
 
 }  // namespace on_cpu
@@ -160,10 +175,7 @@ void launch(const char* what, void (*kernel)(Parameters...), const LaunchShape& 
 }  // namespace linescan
 
 inline void __syncthreads() { linescan::on_cpu::block_barrier(); }
-inline void __syncwarp(unsigned = linescan::kAllLanes) {
-  const char nothing = 0;
-  linescan::on_cpu::warp_exchange(&nothing, 1);
-}
+inline void __syncwarp(unsigned = linescan::kAllLanes) { linescan::on_cpu::meet_warp(); }
 template <typename T>
 T __shfl_sync(unsigned, T value, int source, int width = 32) {
   const int lane = linescan::on_cpu::lane();
@@ -185,14 +197,9 @@ T __shfl_down_sync(unsigned, T value, int by, int width = 32) {
   return linescan::on_cpu::read_lane(value, source / width == lane / width ? source : lane);
 }
 inline unsigned __ballot_sync(unsigned, int predicate) {
-  const int value = predicate != 0;
-  const unsigned char* offers = linescan::on_cpu::warp_exchange(&value, sizeof(value));
+  const auto offers = linescan::on_cpu::exchange(unsigned{predicate != 0});
   unsigned bits = 0;
-  for (int i = 0; i < 32; ++i) {
-    int other;
-    std::memcpy(&other, offers + i * linescan::on_cpu::kLargestExchange, sizeof(other));
-    bits |= static_cast<unsigned>(other) << i;
-  }
+  for (int i = 0; i < 32; ++i) bits |= offers[i] << i;
   return bits;
 }
 
@@ -200,35 +207,35 @@ namespace linescan {
 
 namespace on_cpu {
 
+// A lane's elements of A and B: registers, neighbours in k of each.
 struct Operands {
-  uint32_t a[4], b[2];
+  float a[4][2], b[2][2];
 };
 
 // d = A B + c, the warp's lanes holding A [16, k], B [k, 8] and c [16, 8] as PTX lays them out. `pick`
-// gives element `index` of k of a register pair: (operands' registers, index) -> float.
-template <class Pick>
+// gives element `index` of k of a register: (word, index) -> float.
+template <int kDepth, class Pick>
 void multiply_fragments(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2],
-                        const float (&c)[4], int depth, const Pick& pick) {
+                        const float (&c)[4], const Pick& pick) {
+  constexpr int kEach = kDepth / 8;  // neighbours in k of a register
   Operands own;
-  std::memcpy(own.a, a, sizeof(a));
-  std::memcpy(own.b, b, sizeof(b));
-  const unsigned char* offers = warp_exchange(&own, sizeof(own));
-  const auto of_lane = [&](int source) {
-    Operands result;
-    std::memcpy(&result, offers + source * kLargestExchange, sizeof(result));
-    return result;
-  };
-  const int g = lane() / 4, q = lane() % 4, per_lane = depth / 8;  // neighbours in k of a register
-  for (int i = 0; i < 4; ++i) {
-    const int row = g + 8 * (i / 2), column = 2 * q + i % 2;
-    float sum = c[i];
-    for (int k = 0; k < depth; ++k) {
-      const int half = k / (depth / 2), inside = k % (depth / 2);
-      const Operands left = of_lane((row % 8) * 4 + inside / per_lane);
-      const Operands right = of_lane(column * 4 + inside / per_lane);
-      sum += pick(left.a[row / 8 + 2 * half], inside % per_lane) *
-             pick(right.b[half], inside % per_lane);
+  for (int i = 0; i < kEach; ++i) {
+    for (int j = 0; j < 4; ++j) own.a[j][i] = pick(a[j], i);
+    for (int j = 0; j < 2; ++j) own.b[j][i] = pick(b[j], i);
+  }
+  const auto offers = exchange(own);
+  const int g = lane() / 4, q = lane() % 4;
+  float left[2][kDepth], right[2][kDepth];  // rows g and g + 8, columns 2 q and 2 q + 1
+  for (int k = 0; k < kDepth; ++k) {
+    const int half = k / (kDepth / 2), source = k % (kDepth / 2) / kEach, i = k % kEach;
+    for (int j = 0; j < 2; ++j) {
+      left[j][k] = offers[g * 4 + source].a[j + 2 * half][i];
+      right[j][k] = offers[(2 * q + j) * 4 + source].b[half][i];
     }
+  }
+  for (int i = 0; i < 4; ++i) {
+    float sum = c[i];
+    for (int k = 0; k < kDepth; ++k) sum += left[i / 2][k] * right[i % 2][k];
     d[i] = sum;
   }
 }
@@ -242,13 +249,13 @@ inline float half_of(uint32_t word, int index, bool bfloat) {
 
 inline void mma_bf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2],
                      const float (&c)[4]) {
-  on_cpu::multiply_fragments(d, a, b, c, 16,
-                             [](uint32_t word, int i) { return on_cpu::half_of(word, i, true); });
+  on_cpu::multiply_fragments<16>(
+      d, a, b, c, [](uint32_t word, int i) { return on_cpu::half_of(word, i, true); });
 }
 inline void mma_f16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2],
                     const float (&c)[4]) {
-  on_cpu::multiply_fragments(d, a, b, c, 16,
-                             [](uint32_t word, int i) { return on_cpu::half_of(word, i, false); });
+  on_cpu::multiply_fragments<16>(
+      d, a, b, c, [](uint32_t word, int i) { return on_cpu::half_of(word, i, false); });
 }
 inline void mma_bf16_half(float (&d)[4], const uint32_t (&a)[4], uint32_t b, const float (&c)[4]) {
   mma_bf16(d, {a[0], a[1], 0, 0}, {b, 0}, c);
@@ -262,38 +269,32 @@ T in_register(T x) {
 }
 inline void mma_tf32(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2],
                      const float (&c)[4]) {
-  on_cpu::multiply_fragments(
-      d, a, b, c, 8, [](uint32_t word, int) { return std::bit_cast<float>(word & 0xFFFFE000u); });
+  on_cpu::multiply_fragments<8>(
+      d, a, b, c, [](uint32_t word, int) { return std::bit_cast<float>(word & 0xFFFFE000u); });
 }
+namespace on_cpu {
+struct alignas(16) MatrixRow {
+  uint32_t words[4];
+
+  uint32_t half(int i) const { return words[i / 2] >> (16 * (i % 2)) & 0xFFFFu; }
+};
+}  // namespace on_cpu
 inline void load_matrices(uint32_t (&words)[4], const void* row) {
-  const unsigned char* offers = on_cpu::warp_exchange(row, 16);
-  for (int i = 0; i < 4; ++i)
-    std::memcpy(
-        &words[i],
-        offers + (8 * i + on_cpu::lane() / 4) * on_cpu::kLargestExchange + on_cpu::lane() % 4 * 4,
-        sizeof(uint32_t));
+  const auto rows = on_cpu::exchange(*static_cast<const on_cpu::MatrixRow*>(row));
+  for (int i = 0; i < 4; ++i) words[i] = rows[8 * i + on_cpu::lane() / 4].words[on_cpu::lane() % 4];
 }
 inline void load_matrices_transposed(uint32_t (&words)[4], const void* row) {
-  const unsigned char* offers = on_cpu::warp_exchange(row, 16);
-  for (int i = 0; i < 4; ++i) {
-    uint16_t halves[2];
-    for (int j = 0; j < 2; ++j)
-      std::memcpy(&halves[j],
-                  offers + (8 * i + on_cpu::lane() % 4 * 2 + j) * on_cpu::kLargestExchange +
-                      on_cpu::lane() / 4 * 2,
-                  sizeof(uint16_t));
-    words[i] = halves[0] | uint32_t{halves[1]} << 16;
-  }
+  const auto rows = on_cpu::exchange(*static_cast<const on_cpu::MatrixRow*>(row));
+  const int first = on_cpu::lane() % 4 * 2, column = on_cpu::lane() / 4;
+  for (int i = 0; i < 4; ++i)
+    words[i] = rows[8 * i + first].half(column) | rows[8 * i + first + 1].half(column) << 16;
 }
 inline uint32_t transpose_8x8(uint32_t rows) {
-  const unsigned char* offers = on_cpu::warp_exchange(&rows, sizeof(rows));
+  const auto offers = on_cpu::exchange(rows);
   const int g = on_cpu::lane() / 4, q = on_cpu::lane() % 4;
   uint32_t result = 0;
-  for (int i = 0; i < 2; ++i) {
-    uint32_t word;
-    std::memcpy(&word, offers + ((2 * q + i) * 4 + g / 2) * on_cpu::kLargestExchange, sizeof(word));
-    result |= ((word >> (16 * (g % 2))) & 0xFFFFu) << (16 * i);
-  }
+  for (int i = 0; i < 2; ++i)
+    result |= (offers[(2 * q + i) * 4 + g / 2] >> (16 * (g % 2)) & 0xFFFFu) << (16 * i);
   return result;
 }
 

@@ -4,6 +4,7 @@
 
 #include <cstring>
 #include <utility>
+#include <vector>
 
 #include "linescan/base/error.h"
 #include "tests/ops/gated_delta_rule_gpu_run.h"
@@ -90,25 +91,32 @@ TEST_P(GatedDeltaRuleGpuSplit, AgreesWithReference) {
   if (!have_gpu()) GTEST_SKIP() << "no GPU: " << why_no_gpu();
   Case c = GetParam();
   c.mode = Mode::kChunk;
+  const bool packed = !c.bounds.empty();
   const GatedDeltaRulePiece whole = {c.batch, c.length, 64, true};
-  const GatedDeltaRulePiece parts = {1, 192, 64, true}, two = {c.batch, c.length, 192, true};
   const Gpu& ampere = find_gpu("a100");
   struct Way {
     Twist twist;
     const Gpu& gpu;
   };
-  for (const auto& [twist, gpu] :
-       {Way{{.piece = whole}, test_gpu()}, Way{{.piece = whole}, ampere},
-        Way{{.largest_grid = 3, .piece = parts}, test_gpu()},
-        Way{{.largest_grid = 1, .piece = {1, 128, 64, true}}, test_gpu()},  // blocks in turn
-        Way{{.piece = whole, .keep = false}, test_gpu()}, Way{{.piece = two}, ampere}}) {
+  std::vector<Way> ways = {
+      {{.piece = whole}, test_gpu()},
+      {{.piece = whole}, ampere},
+      {{.largest_grid = 1, .piece = {c.batch, c.length, 128, true}}, test_gpu()},
+      {{.largest_grid = 5, .piece = whole, .keep = false}, test_gpu()}};
+  if (!packed)  // these come all at once
+    for (const int64_t tokens : {192, 128})
+      ways.push_back({{.largest_grid = 3, .piece = {1, tokens, 64, true}}, test_gpu()});
+  for (const auto& [twist, gpu] : ways) {
     SCOPED_TRACE(twist.piece.tokens);
+    SCOPED_TRACE(twist.piece.segment);
     SCOPED_TRACE(gpu.name);
     GatedDeltaRuleSample sample(c);
     GatedDeltaRuleSize size = size_of(sample.problem);
-    EXPECT_GT(plan(size, false, Pass::kForward, gpu, twist.piece).ends.grid, 0);
+    EXPECT_GT(plan(size, packed, Pass::kForward, gpu, twist.piece).ends.grid, 0);
+    EXPECT_EQ(plan(size, packed, Pass::kBackward, gpu, twist.piece).ends.grid,
+              0);  // nothing is kept
     size.kept_states = true;
-    EXPECT_GT(plan(size, false, Pass::kBackward, gpu, twist.piece).ends.grid, 0);
+    EXPECT_GT(plan(size, packed, Pass::kBackward, gpu, twist.piece).ends.grid, 0);
     run(sample, 0xFF, gpu, twist);
     expect_passed(sample.judge(gated_delta_rule_gpu_bound(c.dtype)));
   }
@@ -185,62 +193,8 @@ INSTANTIATE_TEST_SUITE_P(Sizes, GatedDeltaRuleGpuSplit,
                                                 .dtype = kBf16,
                                                 .initial = true}));
 
-// The same for packed sequences: long ones, short ones and empty ones, and tokens of none.
-class GatedDeltaRuleGpuSplitPacked : public ::testing::TestWithParam<Case> {};
-
-TEST_P(GatedDeltaRuleGpuSplitPacked, AgreesWithReference) {
-  if (!have_gpu()) GTEST_SKIP() << "no GPU: " << why_no_gpu();
-  Case c = GetParam();
-  c.mode = Mode::kChunk;
-  const Gpu& ampere = find_gpu("a100");
-  struct Way {
-    Twist twist;
-    const Gpu& gpu;
-  };
-  for (const auto& [twist, gpu] :
-       {Way{{.piece = {1, c.length, 64, true}}, test_gpu()},
-        Way{{.piece = {1, c.length, 64, true}}, ampere},
-        Way{{.largest_grid = 1, .piece = {1, c.length, 128, true}}, test_gpu()},
-        Way{{.largest_grid = 5, .piece = {1, c.length, 64, true}, .keep = false}, test_gpu()}}) {
-    SCOPED_TRACE(twist.piece.segment);
-    SCOPED_TRACE(gpu.name);
-    GatedDeltaRuleSample sample(c);
-    GatedDeltaRuleSize size = size_of(sample.problem);
-    EXPECT_GT(plan(size, true, Pass::kForward, gpu, twist.piece).ends.grid, 0);
-    EXPECT_EQ(plan(size, true, Pass::kBackward, gpu, twist.piece).ends.grid, 0);  // nothing is kept
-    size.kept_states = true;
-    EXPECT_GT(plan(size, true, Pass::kBackward, gpu, twist.piece).ends.grid, 0);
-    run(sample, 0xFF, gpu, twist);
-    expect_passed(sample.judge(gated_delta_rule_gpu_bound(c.dtype)));
-  }
-}
-
-TEST_P(GatedDeltaRuleGpuSplitPacked, TakesTheFinalStateForTheInitialOne) {
-  if (!have_gpu()) GTEST_SKIP() << "no GPU: " << why_no_gpu();
-  Case c = GetParam();
-  c.mode = Mode::kChunk;
-  c.initial = true;
-  const GatedDeltaRulePiece piece = {1, c.length, 64, true};
-  GatedDeltaRuleSample apart(c), in_place(c);
-  run(apart, 0xFF, test_gpu(), {.piece = piece, .keep = false});
-  run(in_place, 0xFF, test_gpu(),
-      {.largest_grid = 1, .piece = piece, .keep = false, .in_place = true});
-  EXPECT_EQ(apart.o.bytes(), in_place.o.bytes());
-  EXPECT_EQ(apart.final_state.bytes(), in_place.final_state.bytes());
-}
-
-TEST_P(GatedDeltaRuleGpuSplitPacked, RepeatsBitByBit) {
-  if (!have_gpu()) GTEST_SKIP() << "no GPU: " << why_no_gpu();
-  Case c = GetParam();
-  c.mode = Mode::kChunk;
-  const GatedDeltaRulePiece piece = {1, c.length, 64, true};
-  GatedDeltaRuleSample one(c), two(c);
-  run(one, 0xFF, test_gpu(), {.piece = piece});
-  run(two, 1, test_gpu(), {.largest_grid = 1, .piece = piece});
-  expect_same_bits(one, two);
-}
-
-INSTANTIATE_TEST_SUITE_P(Sizes, GatedDeltaRuleGpuSplitPacked,
+// Long ones, short ones and empty ones, and tokens of none.
+INSTANTIATE_TEST_SUITE_P(Packed, GatedDeltaRuleGpuSplit,
                          ::testing::Values(Case{.batch = 1,
                                                 .length = 480,
                                                 .heads = 1,
@@ -280,7 +234,27 @@ INSTANTIATE_TEST_SUITE_P(Sizes, GatedDeltaRuleGpuSplitPacked,
                                                 .V = 40,
                                                 .bounds = {10, 203, 300},
                                                 .initial = true,
-                                                .v_first = true}));
+                                                .v_first = true},
+                                           // Numbers in front of the first sequence.
+                                           Case{.batch = 1,
+                                                .length = 470,
+                                                .heads = 1,
+                                                .value_heads = 1,
+                                                .K = 40,
+                                                .V = 40,
+                                                .dtype = kBf16,
+                                                .bounds = {200, 200, 400, 466},
+                                                .initial = true},
+                                           Case{.batch = 1,
+                                                .length = 300,
+                                                .heads = 1,
+                                                .value_heads = 1,
+                                                .K = 64,
+                                                .V = 40,
+                                                .dtype = kBf16,
+                                                .bounds = {128, 256},
+                                                .reverse = true,
+                                                .initial = true}));
 
 TEST(GatedDeltaRuleGpuPieces, AreChosenByTheProblemAlone) {
   GatedDeltaRuleSize size{.batch = 8,

@@ -31,7 +31,7 @@ struct GatedDeltaNetOptions {
   double norm_eps = 1e-5;
   std::string mode = "auto";  // of gated_delta_rule: or "chunk", "recurrent"
   // Sequences of a batch that go through the layer at once at most, one part after the other, for a
-  // batch whose intermediate results would not fit into memory; 0: all. Packed sequences are not split.
+  // batch whose intermediate results would not fit into memory; 0: all. Packed sequences are no batch: they come at once.
   int64_t split_batch = 0;
 
   int64_t value_heads() const { return num_v_heads > 0 ? num_v_heads : num_heads; }

@@ -154,10 +154,10 @@ void launch_delta_scan(const GatedDeltaRuleProblem& p, const GatedDeltaRuleGpuPl
     const DeltaSegments all =
         delta_segments(p, plan, kept.boundaries, plan.kept_step, kept.turned, workspace);
     const auto walking = [&](const DeltaSegments& segments, bool units = false) {
-      DeltaScanArgs<T> some = args;
-      some.segments = segments;
-      some.cut = delta_scan_cut(p, plan, segments, units);
-      return some;
+      DeltaScanArgs<T> walks = args;
+      walks.segments = segments;
+      walks.cut = delta_scan_cut(p, plan, segments, units);
+      return walks;
     };
     const auto some = [&](DeltaSegmentsTaken taken, DeltaSegmentsAre are) {
       return taking(all, taken, are, p.packed);

@@ -67,7 +67,7 @@ inline Shape gpu_state_shape(const GatedDeltaRuleProblem& p, int64_t sequences) 
 // Numbers of segments of a problem's batch items, or of a piece's (gpu_segments.cuh).
 inline int64_t delta_segment_count(const GatedDeltaRuleProblem& p,
                                    const GatedDeltaRuleGpuPlan& plan) {
-  return delta_segment_count(p.q.shape[1], p.packed ? p.packed_sequences : 0, plan.piece);
+  return delta_segment_count(size_of(p), p.packed, plan.piece);
 }
 
 inline LaunchShape shape_of(const DeltaLaunch& launch) {

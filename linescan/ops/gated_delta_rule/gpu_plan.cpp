@@ -100,7 +100,9 @@ int64_t usual_length(const GatedDeltaRuleSize& size) {
 
 // Segments of a usual sequence.
 int64_t usual_segments(const GatedDeltaRuleSize& size, const GatedDeltaRulePiece& piece) {
-  return delta_segment_count(usual_length(size), 0, piece);
+  GatedDeltaRuleSize usual = size;
+  usual.length = usual_length(size);
+  return delta_segment_count(usual, /*packed=*/false, piece);
 }
 
 // Chunks that a forward pass goes through one after the other, when `heads` sequences and value heads of so many chunks
@@ -309,11 +311,11 @@ GatedDeltaRuleGpuPlan plan_piece(const GatedDeltaRuleSize& size, bool packed, Pa
 
 }  // namespace
 
-int64_t delta_segment_count(int64_t length, int64_t packed_sequences,
+int64_t delta_segment_count(const GatedDeltaRuleSize& size, bool packed,
                             const GatedDeltaRulePiece& piece) {
   if (piece.segment == 0) return 1;
-  if (packed_sequences > 0) return piece.split ? length / piece.segment + packed_sequences : 1;
-  return std::max<int64_t>(ceil_div(length, piece.segment), 1);
+  if (packed) return piece.split ? size.length / piece.segment + size.sequences : 1;
+  return std::max<int64_t>(ceil_div(size.length, piece.segment), 1);
 }
 
 GatedDeltaRulePiece gpu_piece(const GatedDeltaRuleSize& size, bool packed) {
@@ -376,7 +378,7 @@ GatedDeltaRulePiece gpu_piece(const GatedDeltaRuleSize& size, bool packed) {
 
 int64_t gpu_kept_states(const GatedDeltaRuleSize& size, bool packed,
                         const GatedDeltaRulePiece& piece) {
-  const int64_t segments = delta_segment_count(size.length, packed ? size.sequences : 0, piece);
+  const int64_t segments = delta_segment_count(size, packed, piece);
   const int64_t heads = size.batch * size.value_heads, keys = delta_padded_keys(size.K);
   return (segments - 1) * heads * size.K * size.V +
          (piece.split ? std::max<int64_t>(segments - 2, 0) * heads * keys * keys : 0);
@@ -403,7 +405,7 @@ GatedDeltaRuleGpuPlan plan(const GatedDeltaRuleSize& size, bool packed, Pass pas
     part.batch = part.sequences = piece.batch;
     part.length = piece.tokens;
   }
-  const int64_t segments = delta_segment_count(part.length, packed ? part.sequences : 0, piece);
+  const int64_t segments = delta_segment_count(part, packed, piece);
   const int64_t items = packed && piece.split ? 1 : part.sequences;  // that have so many segments
   GatedDeltaRuleGpuPlan plan =
       plan_piece(part, packed, pass, gpu, items * (piece.split ? segments : 1));

@@ -29,14 +29,14 @@ struct GatedDeltaRulePiece {
 
   bool operator==(const GatedDeltaRulePiece&) const = default;
 };
-// Numbers of segments of a batch item of that length; of so many packed sequences in it, which have numbers of their own, 0: it
-// is one sequence. Packed sequences have segments where they are split.
-int64_t delta_segment_count(int64_t length, int64_t packed_sequences,
+// Numbers of segments of a batch item. Packed sequences have segments where they are split, and more numbers than segments
+// (gpu_segments.cuh).
+int64_t delta_segment_count(const GatedDeltaRuleSize& size, bool packed,
                             const GatedDeltaRulePiece& piece);
 // A function of the problem alone, so that what a forward pass keeps does not depend on the device.
 GatedDeltaRulePiece gpu_piece(const GatedDeltaRuleSize& size, bool packed);
 // Numbers of GatedDeltaRuleProblem::states. If the piece is split, turned transitions of all segments but the first and
-// the last, [segments - 2, batch, value_heads, padded keys, padded keys]; then where all segments but the first start, [segments - 1,
+// the last (of packed sequences numbers, some of which nobody writes), [segments - 2, batch, value_heads, padded keys, padded keys]; then where all segments but the first start, [segments - 1,
 // batch, value_heads, K, V].
 int64_t gpu_kept_states(const GatedDeltaRuleSize& size, bool packed,
                         const GatedDeltaRulePiece& piece);

@@ -75,7 +75,8 @@ struct DeltaSegments {
     at.last = left <= tokens;
     at.walk = {whole.batch, whole.token(start), min(tokens, left), whole.step};
     using enum DeltaSegmentsTaken;
-    at.exists = (at.first || left > 0) && !(taken == kAllButFirst && at.first) &&
+    // Numbers are left out in front of the first sequence, whose start need not be 0, and behind the last segment of any.
+    at.exists = own >= 0 && (at.first || left > 0) && !(taken == kAllButFirst && at.first) &&
                 !(taken == kAllButLast && at.last) && !(taken == kLast && !at.last);
     return at;
   }
@@ -112,17 +113,16 @@ inline DeltaSegments delta_segments(const GatedDeltaRuleProblem& p,
   return segments;
 }
 
-// Some of the segments.
+// Some of the segments. Which ones these are of packed sequences only the device knows; of others there are fewer walks.
 inline DeltaSegments taking(DeltaSegments segments, DeltaSegmentsTaken taken, DeltaSegmentsAre are,
                             bool packed) {
   segments.taken = taken;
   segments.are = are;
   if (packed || taken == DeltaSegmentsTaken::kAll) return segments;
-  const int64_t all = segments.count;
-  segments.count = taken == DeltaSegmentsTaken::kLast ? 1 : all - 1;
-  segments.first = taken == DeltaSegmentsTaken::kLast          ? all - 1
-                   : taken == DeltaSegmentsTaken::kAllButFirst ? 1
-                                                               : 0;
+  const int64_t others = segments.count - 1;
+  if (taken == DeltaSegmentsTaken::kAllButFirst) segments.first = 1;
+  if (taken == DeltaSegmentsTaken::kLast) segments.first = others;
+  segments.count = taken == DeltaSegmentsTaken::kLast ? 1 : others;
   return segments;
 }
 

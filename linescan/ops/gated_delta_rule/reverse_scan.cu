@@ -19,6 +19,9 @@
 namespace linescan {
 namespace {
 
+using enum DeltaSegmentsTaken;
+using enum DeltaSegmentsAre;
+
 template <typename T, int kKeys>
 __global__ void __launch_bounds__(32 * kDeltaScanWarps)
     reverse_scan_kernel(DeltaReverseScanArgs<T> args) {
@@ -141,18 +144,16 @@ void launch_delta_reverse_scan(const GatedDeltaRuleProblem& p,
         p, plan, reinterpret_cast<float*>(workspace + plan.boundaries_at),
         p.q.shape[0] * p.v.shape[2] * p.q.shape[3] * p.v.shape[3], kept.turned, workspace);
     const auto walking = [&](DeltaSegmentsTaken taken, DeltaSegmentsAre are) {
-      DeltaReverseScanArgs<T> some = args;
-      some.segments = taking(all, taken, are, p.packed);
-      some.cut = delta_scan_cut(p, plan, some.segments);
-      return some;
+      DeltaReverseScanArgs<T> walks = args;
+      walks.segments = taking(all, taken, are, p.packed);
+      walks.cut = delta_scan_cut(p, plan, walks.segments);
+      return walks;
     };
-    DeltaReverseScanArgs<T> alone =
-        walking(DeltaSegmentsTaken::kAllButFirst, DeltaSegmentsAre::kAlone);
+    DeltaReverseScanArgs<T> alone = walking(kAllButFirst, kAlone);
     alone.state_gradients = alone.correction_gradients = nullptr;
     launch_scan(alone, plan.ends);
     launch_delta_chain(p, plan, all, workspace, stream);
-    launch_scan(walking(DeltaSegmentsTaken::kAll, DeltaSegmentsAre::kSideBySide),
-                plan.reverse_scan);
+    launch_scan(walking(kAll, kSideBySide), plan.reverse_scan);
   });
 }
 

@@ -24,11 +24,9 @@ add_library(linescan_settings INTERFACE)
 target_compile_options(linescan_settings INTERFACE
   "$<$<COMPILE_LANGUAGE:CXX>:-fPIC;-Wall;-Wextra;-Wno-sign-compare>")
 if(LINESCAN_SANITIZE)
-  # A bad address is the address sanitizer's to find; checks of every access besides, and more of debug
-  # information than lines, would treble what the kernels take to compile.
+  # More of debug information than lines takes long to compile.
   target_compile_options(linescan_settings INTERFACE
-    -fsanitize=address,undefined -fno-sanitize=null,vptr,object-size,pointer-overflow
-    -fno-sanitize-recover=undefined -fno-omit-frame-pointer -O1 -g1)
+    -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer -O1 -g1)
   target_link_options(linescan_settings INTERFACE -fsanitize=address,undefined)
 endif()
 

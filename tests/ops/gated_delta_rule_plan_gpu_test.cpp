@@ -101,6 +101,7 @@ TEST_P(GatedDeltaRuleGpuSplit, AgreesWithReference) {
   std::vector<Way> ways = {
       {{.piece = whole}, test_gpu()},
       {{.piece = whole}, ampere},
+      {{.piece = {c.batch, c.length, 192, true}}, ampere},
       {{.largest_grid = 1, .piece = {c.batch, c.length, 128, true}}, test_gpu()},
       {{.largest_grid = 5, .piece = whole, .keep = false}, test_gpu()}};
   if (!packed)  // these come all at once

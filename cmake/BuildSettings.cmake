@@ -30,6 +30,16 @@ if(LINESCAN_SANITIZE)
   target_link_options(linescan_settings INTERFACE -fsanitize=address,undefined)
 endif()
 
+# linescan_in_batches(targets...): their files are compiled several at once. What Torch's headers instantiate costs 6 s
+# whenever the compiler starts, precompiled or not; a batch pays it once. Names in anonymous namespaces must
+# therefore differ between the files of a target.
+option(LINESCAN_BATCHES "Compile files that include Torch in batches; OFF for work on single files" ON)
+function(linescan_in_batches)
+  if(LINESCAN_BATCHES)
+    set_target_properties(${ARGN} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
+  endif()
+endfunction()
+
 # linescan_library(name SOURCES... ): a static library of ours, with the repository root as include path.
 function(linescan_library name)
   add_library(${name} STATIC ${ARGN})

@@ -52,7 +52,7 @@ nlohmann::json measure_images(const BenchNetworkRequest& request, const Compute&
   return document;
 }
 
-void print_row(const char* name, const nlohmann::json& row) {
+void print_network(const char* name, const nlohmann::json& row) {
   std::cout << fmt::format("{:<10}{:>8.2f} images/s {:>9.1f} ms ({:.1f} to {:.1f}) {:>7.0f} MB{}\n",
                            name, row["images_per_s"].get<double>(), row["ms_median"].get<double>(),
                            row["ms_p10"].get<double>(), row["ms_p90"].get<double>(),
@@ -118,8 +118,8 @@ void run_bench_network(const BenchNetworkRequest& request) {
                        {"machine", describe_machine(compute)}});
   std::cout << fmt::format("{} at {} x {}, batch {}, {}, {}\n", request.model, size, size,
                            request.batch, request.compute.precision, describe_workers(compute));
-  print_row("inference", inference);
-  print_row("training", training);
+  print_network("inference", inference);
+  print_network("training", training);
 }
 
 }  // namespace

@@ -174,7 +174,7 @@ nlohmann::json describe(const lab::Statistics& timing, const Subject& subject, i
   return document;
 }
 
-void print_row(const char* name, const nlohmann::json& row) {
+void print_pass(const char* name, const nlohmann::json& row) {
   std::cout << fmt::format(
       "{:<9}{:>9.3f} ms  ({:.3f} to {:.3f}) {:>8.3f} ns/element {:>6.1f} GB/s {:>4.0f}% of floor\n",
       name, row["ms_median"].get<double>(), row["ms_p10"].get<double>(),
@@ -214,8 +214,8 @@ void run_bench_op(const BenchOpRequest& request) {
   std::cout << fmt::format("{} on {} threads; copy {:.1f} GB/s, {:.2f} G exponentials/s\n",
                            request.op, at::get_num_threads(), ceilings.copy_bytes_per_second / 1e9,
                            ceilings.exponentials_per_second / 1e9);
-  print_row("forward", document["forward"]);
-  print_row("backward", document["backward"]);
+  print_pass("forward", document["forward"]);
+  print_pass("backward", document["backward"]);
   if (subject.multiplications[0] > 0)
     std::cout << fmt::format(
         "{:.1f} and {:.1f} G multiply-adds with states a second, which the floor leaves out\n",

@@ -19,7 +19,7 @@
 namespace linescan::cli {
 namespace {
 
-nlohmann::json describe() {
+nlohmann::json machine_document() {
   const Cpu& machine = cpu();
   nlohmann::json devices = nlohmann::json::array();
   for (const Gpu& gpu : gpus()) devices.push_back(to_json(gpu));
@@ -89,7 +89,7 @@ void add_device(CLI::App& command) {
   auto json = std::make_shared<bool>(false);
   command.add_flag("--json", *json, "one JSON document on standard output");
   add_example(command, "linescan device --json");
-  command.callback([json] { *json ? print_json(describe()) : print_text(); });
+  command.callback([json] { *json ? print_json(machine_document()) : print_text(); });
 }
 
 }  // namespace linescan::cli

@@ -25,7 +25,7 @@ struct Published {
   const char* gflops;  // at 224, as printed
 };
 
-class PublishedModel : public testing::TestWithParam<Published> {};
+class PublishedModel : public ::testing::TestWithParam<Published> {};
 
 TEST_P(PublishedModel, HasExactlyItsSize) {
   const Published& row = GetParam();
@@ -39,15 +39,15 @@ TEST_P(PublishedModel, HasExactlyItsSize) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, PublishedModel,
-                         testing::Values(Published{"vmamba_tiny_v0", 22893448, "5.627"},
-                                         Published{"vmamba_small_v0", 44417416, "11.2315"},
-                                         Published{"vmamba_base_v0", 76254056, "18.020"},
-                                         Published{"vmamba_tiny_s2l5", 30705832, "4.8577"},
-                                         Published{"vmamba_small_s2l15", 50147752, "8.7158"},
-                                         Published{"vmamba_base_s2l15", 88557800, "15.3589"},
-                                         Published{"vmamba_tiny_s1l8", 30249064, "4.9056"},
-                                         Published{"vmamba_small_s1l20", 49012840, "8.6122"},
-                                         Published{"vmamba_base_s1l20", 86614504, "15.2209"}),
+                         ::testing::Values(Published{"vmamba_tiny_v0", 22893448, "5.627"},
+                                           Published{"vmamba_small_v0", 44417416, "11.2315"},
+                                           Published{"vmamba_base_v0", 76254056, "18.020"},
+                                           Published{"vmamba_tiny_s2l5", 30705832, "4.8577"},
+                                           Published{"vmamba_small_s2l15", 50147752, "8.7158"},
+                                           Published{"vmamba_base_s2l15", 88557800, "15.3589"},
+                                           Published{"vmamba_tiny_s1l8", 30249064, "4.9056"},
+                                           Published{"vmamba_small_s1l20", 49012840, "8.6122"},
+                                           Published{"vmamba_base_s1l20", 86614504, "15.2209"}),
                          [](const auto& info) { return std::string(info.param.name); });
 
 TEST(Cost, TinyIsExact) {

@@ -11,6 +11,7 @@
 #include "linescan/base/error.h"
 #include "linescan/models/compute.h"
 #include "linescan/models/decay.h"
+#include "tests/support/refusals.h"
 
 namespace linescan {
 namespace {
@@ -338,12 +339,7 @@ TEST(GatedDeltaNet, NamesOptionsThatDoNotFit) {
   const auto message = [](auto&& spoil) {
     GatedDeltaNetOptions options = small_options();
     spoil(options);
-    try {
-      options.validate();
-    } catch (const InvalidArgument& error) {
-      return std::string(error.what());
-    }
-    return std::string("accepted");
+    return testing::refusal_of([&] { options.validate(); });
   };
   EXPECT_EQ(message([](auto&) {}), "accepted");
   EXPECT_EQ(message([](auto& o) { o.num_heads = 0; }),

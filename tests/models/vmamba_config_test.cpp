@@ -6,6 +6,7 @@
 
 #include "linescan/base/error.h"
 #include "linescan/models/networks/registry.h"
+#include "tests/support/refusals.h"
 
 namespace linescan {
 namespace {
@@ -17,12 +18,7 @@ VMambaConfig with(std::initializer_list<const char*> settings) {
 }
 
 std::string complaint(std::initializer_list<const char*> settings) {
-  try {
-    with(settings).validate();
-  } catch (const InvalidArgument& error) {
-    return error.what();
-  }
-  return "";
+  return testing::refusal_of([&] { with(settings).validate(); });
 }
 
 TEST(VMambaConfig, EveryNamedModelIsValid) {

@@ -8,15 +8,16 @@
 #include "linescan/models/decay.h"
 #include "linescan/models/tensor_file.h"
 #include "tests/models/small_model.h"
+#include "tests/support/refusals.h"
 
 namespace linescan {
 namespace {
 
-class Weights : public testing::Test {
+class Weights : public ::testing::Test {
  protected:
   void SetUp() override {
-    const auto* test = testing::UnitTest::GetInstance()->current_test_info();
-    path_ = std::filesystem::path(testing::TempDir()) /
+    const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
+    path_ = std::filesystem::path(::testing::TempDir()) /
             (std::string("linescan_weights_") + test->name() + ".safetensors");
   }
   void TearDown() override { std::filesystem::remove(path_); }
@@ -30,12 +31,7 @@ class Weights : public testing::Test {
   }
 
   std::string complaint(torch::nn::Module& module) {
-    try {
-      load_weights(module, path_);
-    } catch (const InvalidArgument& error) {
-      return error.what();
-    }
-    return "";
+    return testing::refusal_of([&] { load_weights(module, path_); });
   }
 
   std::filesystem::path path_;

@@ -9,6 +9,7 @@
 #include "linescan/device/simd_target.h"
 #include "linescan/ops/causal_conv1d/sample.h"
 #include "tests/support/judging.h"
+#include "tests/support/refusals.h"
 
 namespace linescan::testing {
 namespace {
@@ -153,12 +154,7 @@ TEST(CausalConv1dCheck, NamesWhatDoesNotFit) {
   const auto message = [](auto&& spoil) {
     Sample sample(Case{.initial = true});
     spoil(sample.problem);
-    try {
-      check(sample.problem);
-    } catch (const InvalidArgument& error) {
-      return std::string(error.what());
-    }
-    return std::string("accepted");
+    return testing::refusal_of([&] { check(sample.problem); });
   };
   EXPECT_EQ(message([](auto&) {}), "accepted");
   EXPECT_EQ(message([](auto& p) {

@@ -10,6 +10,7 @@
 #include "linescan/device/simd_target.h"
 #include "linescan/ops/gated_delta_rule/sample.h"
 #include "tests/support/judging.h"
+#include "tests/support/refusals.h"
 
 namespace linescan::testing {
 namespace {
@@ -418,12 +419,7 @@ TEST(GatedDeltaRuleCheck, NamesWhatDoesNotFit) {
                .gate_bias = true,
                .sigmoid = true});
     spoil(p.problem);
-    try {
-      check(p.problem);
-    } catch (const InvalidArgument& error) {
-      return std::string(error.what());
-    }
-    return std::string("accepted");
+    return testing::refusal_of([&] { check(p.problem); });
   };
   EXPECT_EQ(message([](auto&) {}), "accepted");
   EXPECT_EQ(message([](auto& p) { p.k.shape[3] = 9; }),

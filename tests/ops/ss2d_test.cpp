@@ -11,6 +11,7 @@
 #include "linescan/ops/ss2d/route.h"
 #include "linescan/ops/ss2d/sample.h"
 #include "tests/support/judging.h"
+#include "tests/support/refusals.h"
 
 namespace linescan::testing {
 namespace {
@@ -139,12 +140,7 @@ TEST(Ss2dCheck, NamesWhatDoesNotFit) {
   const auto message = [](auto&& spoil) {
     Problem p(Case{});
     spoil(p);
-    try {
-      check(p.problem);
-    } catch (const InvalidArgument& error) {
-      return std::string(error.what());
-    }
-    return std::string("accepted");
+    return testing::refusal_of([&] { check(p.problem); });
   };
   EXPECT_EQ(message([](Problem&) {}), "accepted");
   EXPECT_EQ(message([](Problem& p) { p.routes[2] = 16; }),

@@ -11,6 +11,7 @@
 
 #include "linescan/base/error.h"
 #include "linescan/files/atomic_write.h"
+#include "tests/support/refusals.h"
 #include "tests/train/tiny_run.h"
 
 namespace linescan {
@@ -18,8 +19,13 @@ namespace {
 
 namespace fs = std::filesystem;
 using nlohmann::json;
+using testing::contains;
 using testing::TemporaryFolder;
 using testing::write_text;
+
+std::string checkpoint_refusal(const fs::path& checkpoint) {
+  return testing::refusal_of([&] { read_checkpoint_state(checkpoint); });
+}
 
 constexpr std::size_t kFileBytes = 300000;
 
@@ -36,19 +42,6 @@ std::set<std::string> names_in(const fs::path& folder) {
   std::set<std::string> names;
   for (const auto& entry : fs::directory_iterator(folder)) names.insert(entry.path().filename());
   return names;
-}
-
-std::string refusal(const fs::path& checkpoint) {
-  try {
-    read_checkpoint_state(checkpoint);
-  } catch (const InvalidArgument& error) {
-    return error.what();
-  }
-  return "no error";
-}
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 // What a newcomer to the folder finds: the state of the last checkpoint, all of it verified.
@@ -109,22 +102,23 @@ TEST(CheckpointFolder, NamesTheDamagedFile) {
   const std::string good = testing::read_text(model), good_state = testing::read_text(state);
 
   write_text(model, good.substr(0, 1000));
-  EXPECT_TRUE(contains(refusal(step), "model.safetensors has 1000 bytes, expected 300000"));
+  EXPECT_TRUE(
+      contains(checkpoint_refusal(step), "model.safetensors has 1000 bytes, expected 300000"));
   std::string flipped = good;
   flipped[4711] ^= 1;
   write_text(model, flipped);
-  EXPECT_TRUE(contains(refusal(step), "model.safetensors has SHA-256"));
+  EXPECT_TRUE(contains(checkpoint_refusal(step), "model.safetensors has SHA-256"));
   fs::remove(model);
-  EXPECT_TRUE(contains(refusal(step), "model.safetensors"));
+  EXPECT_TRUE(contains(checkpoint_refusal(step), "model.safetensors"));
   write_text(model, good);
-  EXPECT_EQ(refusal(step), "no error");
+  EXPECT_EQ(checkpoint_refusal(step), "accepted");
 
   std::string other_step = good_state;
   other_step.replace(other_step.find("\"step\": 1"), 9, "\"step\": 2");
   for (const std::string& text :
        {other_step, good_state.substr(0, 40), std::string("[]"), std::string()}) {
     write_text(state, text);
-    EXPECT_TRUE(contains(refusal(step), "state.json")) << text;
+    EXPECT_TRUE(contains(checkpoint_refusal(step), "state.json")) << text;
   }
   fs::remove(state);
   EXPECT_THROW(find_checkpoint(step, "last"), InvalidArgument);

@@ -6,22 +6,15 @@
 
 #include "linescan/base/error.h"
 #include "linescan/files/toml.h"
+#include "tests/support/refusals.h"
 
 namespace linescan {
 namespace {
 
-// The message of the InvalidArgument that `make_config` throws, or "no error".
-std::string refusal(const Assignments& assignments) {
-  try {
-    make_config(assignments);
-  } catch (const InvalidArgument& error) {
-    return error.what();
-  }
-  return "no error";
-}
+using testing::contains;
 
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
+std::string config_refusal(const Assignments& assignments) {
+  return testing::refusal_of([&] { make_config(assignments); });
 }
 
 TEST(Config, NamedNetworkIsReadBeforeItsOptions) {
@@ -45,10 +38,11 @@ TEST(Config, OneBudgetReplacesTheOther) {
 }
 
 TEST(Config, UnknownKeysNameTheNearestOfBothTables) {
-  EXPECT_TRUE(contains(refusal({{"weight_decy", "0"}}), "did you mean 'weight_decay'?"));
-  EXPECT_TRUE(contains(refusal({{"depth", "1"}}), "did you mean 'depths'?"));
-  EXPECT_TRUE(contains(refusal({{"table.lr", "1"}}), "unknown option 'table.lr'"));
-  EXPECT_TRUE(contains(refusal({{"model", "vmamba_fashon"}}), "did you mean 'vmamba_fashion'?"));
+  EXPECT_TRUE(contains(config_refusal({{"weight_decy", "0"}}), "did you mean 'weight_decay'?"));
+  EXPECT_TRUE(contains(config_refusal({{"depth", "1"}}), "did you mean 'depths'?"));
+  EXPECT_TRUE(contains(config_refusal({{"table.lr", "1"}}), "unknown option 'table.lr'"));
+  EXPECT_TRUE(
+      contains(config_refusal({{"model", "vmamba_fashon"}}), "did you mean 'vmamba_fashion'?"));
 }
 
 TEST(Config, RefusesBadValuesByName) {
@@ -61,7 +55,7 @@ TEST(Config, RefusesBadValuesByName) {
       {"final_lr", "2"},     {"seed", "-1"},  {"limit_train", "-1"}, {"save_minutes", "0"},
       {"weight_decay", "-1"}};
   for (const auto& [name, text] : bad) {
-    const std::string message = refusal({{name, text}});
+    const std::string message = config_refusal({{name, text}});
     EXPECT_TRUE(contains(message, name)) << name << "=" << text << ": " << message;
     EXPECT_EQ(message.find('\n'), std::string::npos);
   }
@@ -97,7 +91,7 @@ TEST(Config, AResumedRunKeepsItsOptions) {
 
 TEST(Config, ABudgetOfNothingIsRefused) {
   for (const char* name : {"epochs", "minutes"}) {
-    const std::string message = refusal({{name, "0"}});
+    const std::string message = config_refusal({{name, "0"}});
     EXPECT_TRUE(contains(message, "expected exactly one of them above 0")) << name << message;
   }
   EXPECT_EQ(make_config({{"epochs", "0"}, {"minutes", "3"}}).recipe.minutes, 3);
@@ -113,9 +107,9 @@ TEST(Config, TheTaskDecidesWhichOptionsThereAre) {
   EXPECT_FALSE(document.contains("data"));
   EXPECT_FALSE(document["recipe"].contains("flip"));
   EXPECT_EQ(to_json(config_from_json(document, "test")), document);
-  EXPECT_TRUE(contains(refusal({{"task", "recall"}, {"dims", "8"}}), "only images has it"));
-  EXPECT_TRUE(contains(refusal({{"items", "4"}}), "only recall and copying have it"));
-  EXPECT_TRUE(contains(refusal({{"task", "recal"}}), "did you mean 'recall'?"));
+  EXPECT_TRUE(contains(config_refusal({{"task", "recall"}, {"dims", "8"}}), "only images has it"));
+  EXPECT_TRUE(contains(config_refusal({{"items", "4"}}), "only recall and copying have it"));
+  EXPECT_TRUE(contains(config_refusal({{"task", "recal"}}), "did you mean 'recall'?"));
   EXPECT_NO_THROW(resumed_config(recall, {{"task", "recall"}, {"threads", "2"}}));
   EXPECT_THROW(resumed_config(recall, {{"task", "copying"}}), InvalidArgument);
   EXPECT_THROW(resumed_config(recall, {{"items", "5"}}), InvalidArgument);

@@ -9,25 +9,18 @@
 #include <set>
 
 #include "linescan/base/error.h"
+#include "tests/support/refusals.h"
 #include "tests/train/tiny_run.h"
 
 namespace linescan {
 namespace {
 
 namespace fs = std::filesystem;
+using testing::contains;
 using testing::TemporaryFolder;
 
-std::string refusal(const std::string& name) {
-  try {
-    load_dataset(name);
-  } catch (const InvalidArgument& error) {
-    return error.what();
-  }
-  return "no error";
-}
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
+std::string dataset_refusal(const std::string& name) {
+  return testing::refusal_of([&] { load_dataset(name); });
 }
 
 std::vector<std::string> images_of(const ImageSet& images) {
@@ -124,7 +117,7 @@ TEST(Dataset, FashionMnistIsCompleteAndVerified) {
 TEST(Dataset, NamesThePackageToInstall) {
   const TemporaryFolder empty;
   ASSERT_EQ(setenv("LINESCAN_DATA", empty.path().c_str(), 1), 0);
-  const std::string message = refusal("fashion-mnist");
+  const std::string message = dataset_refusal("fashion-mnist");
   unsetenv("LINESCAN_DATA");
   EXPECT_TRUE(contains(message, "apt-get install dataset-fashion-mnist")) << message;
 }
@@ -135,29 +128,29 @@ TEST(Dataset, ADamagedFashionMnistIsNamedByHash) {
   fs::create_directories(folder);
   write_numbered(folder, 24, [](int64_t) { return int64_t{0}; });
   ASSERT_EQ(setenv("LINESCAN_DATA", parent.path().c_str(), 1), 0);
-  const std::string message = refusal("fashion-mnist");
+  const std::string message = dataset_refusal("fashion-mnist");
   unsetenv("LINESCAN_DATA");
   EXPECT_TRUE(contains(message, "train-images-idx3-ubyte has SHA-256")) << message;
 }
 
 TEST(Dataset, RefusesWhatIsNotThere) {
-  EXPECT_TRUE(contains(refusal("fashion-mnits"), "did you mean 'fashion-mnist'?"));
+  EXPECT_TRUE(contains(dataset_refusal("fashion-mnits"), "did you mean 'fashion-mnist'?"));
   const TemporaryFolder folder;
-  EXPECT_TRUE(contains(refusal(folder.path().string()), "lacks train-images-idx3-ubyte"));
+  EXPECT_TRUE(contains(dataset_refusal(folder.path().string()), "lacks train-images-idx3-ubyte"));
 }
 
 TEST(Dataset, RefusesTruncatedFiles) {
   const TemporaryFolder folder;
   const fs::path data = testing::write_tiny_data(folder.path());
   fs::resize_file(data / "train-images-idx3-ubyte", 1000);
-  const std::string message = refusal(data.string());
+  const std::string message = dataset_refusal(data.string());
   EXPECT_TRUE(contains(message, "1000") || contains(message, "984")) << message;
 }
 
 TEST(Dataset, RefusesALabelFarBehindTheOthers) {
   const TemporaryFolder folder;
   write_numbered(folder.path(), 100, [](int64_t i) { return i == 17 ? int64_t{250} : i % 10; });
-  const std::string message = refusal(folder.path().string());
+  const std::string message = dataset_refusal(folder.path().string());
   EXPECT_TRUE(contains(message, "label 250 at training image 17, expected about 10")) << message;
 }
 
@@ -165,10 +158,10 @@ TEST(Dataset, RefusesUnknownTestLabelsAndClassesThatCannotBeSplit) {
   const TemporaryFolder folder;
   write_numbered(folder.path(), 24, [](int64_t) { return int64_t{0}; });
   testing::write_text(folder.path() / "t10k-labels-idx1-ubyte", testing::idx_bytes({1}, "\x05"));
-  EXPECT_TRUE(contains(refusal(folder.path().string()), "label 5"));
+  EXPECT_TRUE(contains(dataset_refusal(folder.path().string()), "label 5"));
   const TemporaryFolder single;
   write_numbered(single.path(), 3, [](int64_t i) { return i; });
-  EXPECT_TRUE(contains(refusal(single.path().string()), "two training images"));
+  EXPECT_TRUE(contains(dataset_refusal(single.path().string()), "two training images"));
 }
 
 }  // namespace

@@ -11,10 +11,13 @@
 #include "linescan/train/dataset.h"
 #include "linescan/train/non_finite.h"
 #include "linescan/train/predict.h"
+#include "tests/support/refusals.h"
 #include "tests/train/tiny_run.h"
 
 namespace linescan {
 namespace {
+
+using testing::contains;
 
 struct Fixture {
   testing::TemporaryFolder folder;
@@ -121,10 +124,6 @@ at::Tensor tiny_input(const Fixture& f) {
   at::Tensor input = torch::empty({4, 1, 12, 12});
   f.assembler.plain(f.data.test, 0, 4, input.data_ptr<float>());
   return input;
-}
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 std::string cause_of_non_finite(Fixture& f) {

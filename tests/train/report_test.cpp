@@ -12,6 +12,7 @@
 
 #include "linescan/base/error.h"
 #include "linescan/train/report_data.h"
+#include "tests/support/refusals.h"
 #include "tests/train/report_sample.h"
 
 namespace linescan {
@@ -19,6 +20,7 @@ namespace {
 
 using nlohmann::json;
 namespace fs = std::filesystem;
+using testing::contains;
 
 class Report : public ::testing::Test {
  protected:
@@ -35,10 +37,6 @@ class Report : public ::testing::Test {
 std::string read_text(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};
-}
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 int count(const std::string& text, const std::string& part) {

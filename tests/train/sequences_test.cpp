@@ -9,6 +9,7 @@
 #include <set>
 
 #include "linescan/base/error.h"
+#include "tests/support/refusals.h"
 
 namespace linescan {
 namespace {
@@ -104,12 +105,7 @@ TEST(Sequences, TheSmallestFit) {
 
 TEST(Sequences, NameWhatDoesNotFit) {
   const auto message = [](std::string_view task, const SequenceConfig& config) {
-    try {
-      config.validate(task);
-    } catch (const InvalidArgument& error) {
-      return std::string(error.what());
-    }
-    return std::string("accepted");
+    return testing::refusal_of([&] { config.validate(task); });
   };
   EXPECT_EQ(message(kRecall, {.vocabulary = 17}),
             "option vocabulary is 17, expected 18 to 1048576 for recall");

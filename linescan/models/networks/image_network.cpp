@@ -19,12 +19,12 @@ PlainConfig convnext_tiny() {
   return config;
 }
 
-struct Entry {
+struct NamedPlain {
   const char* name;
   PlainConfig (*make)();
 };
 
-constexpr Entry kPlain[] = {
+constexpr NamedPlain kPlain[] = {
     {"vit_small", [] { return PlainConfig(); }},
     {"convnext_tiny", convnext_tiny},
     {"vit_fashion", [] { return rival_of(named_model("vmamba_fashion"), PlainKind::kAttention); }},
@@ -52,12 +52,12 @@ ImageNetwork make_image_network(const ImageConfig& config) {
 
 std::vector<std::string> image_model_names() {
   std::vector<std::string> names = model_names();
-  for (const Entry& entry : kPlain) names.emplace_back(entry.name);
+  for (const NamedPlain& entry : kPlain) names.emplace_back(entry.name);
   return names;
 }
 
 ImageConfig named_image_model(std::string_view name) {
-  for (const Entry& entry : kPlain)
+  for (const NamedPlain& entry : kPlain)
     if (entry.name == name) return entry.make();
   for (const std::string& known : model_names())
     if (known == name) return named_model(name);

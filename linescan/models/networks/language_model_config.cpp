@@ -1,21 +1,8 @@
 #include "linescan/models/networks/language_model_config.h"
 
-#include "linescan/base/error.h"
+#include "linescan/models/networks/config_checks.h"
 
 namespace linescan {
-namespace {
-
-// Large enough for every real network, small enough that sizes derived from it cannot overflow.
-constexpr int64_t kLargest = 1 << 16;
-constexpr double kLargestRatio = 64;
-
-void expect_size(const char* name, int64_t value, int64_t smallest) {
-  if (value < smallest || value > kLargest)
-    throw_error<InvalidArgument>("model option {} is {}, expected {} to {}", name, value, smallest,
-                                 kLargest);
-}
-
-}  // namespace
 
 std::vector<Option> LanguageModelConfig::options() {
   return {
@@ -34,17 +21,15 @@ std::vector<Option> LanguageModelConfig::options() {
 }
 
 void LanguageModelConfig::validate() const {
-  expect_size("hidden", hidden, 1);
-  expect_size("layers", layers, 1);
-  expect_size("heads", heads, 1);
+  expect_size("hidden", hidden);
+  expect_size("layers", layers);
+  expect_size("heads", heads);
   expect_size("value_heads", value_heads, 0);
-  expect_size("head_dim", head_dim, 1);
+  expect_size("head_dim", head_dim);
   if (!(expand_v > 0 && expand_v <= kLargestRatio))
     throw_error<InvalidArgument>("model option expand_v is {}, expected a positive number up to {}",
                                  expand_v, kLargestRatio);
-  if (!(mlp_ratio >= 0 && mlp_ratio <= kLargestRatio))
-    throw_error<InvalidArgument>("model option mlp_ratio is {}, expected 0 (none) to {}", mlp_ratio,
-                                 kLargestRatio);
+  expect_ratio("mlp_ratio", mlp_ratio);
 }
 
 }  // namespace linescan

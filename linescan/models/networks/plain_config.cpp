@@ -6,23 +6,15 @@
 #include <cmath>
 #include <limits>
 
-#include "linescan/base/error.h"
 #include "linescan/models/cost.h"
 #include "linescan/models/layers/choice.h"
+#include "linescan/models/networks/config_checks.h"
 
 namespace linescan {
 namespace {
 
 constexpr Choice<PlainKind> kKinds[] = {{"attention", PlainKind::kAttention},
                                         {"conv", PlainKind::kConvolution}};
-
-constexpr int64_t kLargest = 1 << 16;
-
-void expect_size(const char* name, int64_t value, int64_t smallest = 1) {
-  if (value < smallest || value > kLargest)
-    throw_error<InvalidArgument>("model option {} is {}, expected {} to {}", name, value, smallest,
-                                 kLargest);
-}
 
 // Keeps the best of the configurations that it is shown.
 class Search {
@@ -126,16 +118,14 @@ void PlainConfig::validate() const {
     throw_error<InvalidArgument>(
         "model option mlp_ratio is {}, expected above 0, up to 64, and a hidden channel",
         mlp_ratio);
-  if (!(drop_path >= 0 && drop_path < 1))
-    throw_error<InvalidArgument>("model option drop_path is {}, expected 0 up to, not including, 1",
-                                 drop_path);
+  expect_probability("drop_path", drop_path);
 }
 
 int64_t PlainConfig::channels(int64_t stage) const {
   if (dims.size() > 1) return dims[stage];
   int64_t channels = dims[0];
   // Saturates far above what validate() allows, instead of overflowing.
-  for (int64_t i = 0; i < stage && channels <= kLargest; ++i) channels *= 2;
+  for (int64_t i = 0; i < stage && channels <= kLargestSize; ++i) channels *= 2;
   return channels;
 }
 

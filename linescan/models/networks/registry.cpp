@@ -43,12 +43,12 @@ VMambaConfig fashion() {
   return config;
 }
 
-struct Entry {
+struct NamedVMamba {
   const char* name;
   VMambaConfig (*make)();
 };
 
-constexpr Entry kModels[] = {
+constexpr NamedVMamba kModels[] = {
     {"vmamba_fashion", fashion},
     {"vmamba_tiny_v0", [] { return vanilla(96, 9, 0.2); }},
     {"vmamba_small_v0", [] { return vanilla(96, 27, 0.3); }},
@@ -65,12 +65,12 @@ constexpr Entry kModels[] = {
 
 std::vector<std::string> model_names() {
   std::vector<std::string> names;
-  for (const Entry& entry : kModels) names.emplace_back(entry.name);
+  for (const NamedVMamba& entry : kModels) names.emplace_back(entry.name);
   return names;
 }
 
 VMambaConfig named_model(std::string_view name) {
-  for (const Entry& entry : kModels)
+  for (const NamedVMamba& entry : kModels)
     if (entry.name == name) return entry.make();
   throw InvalidArgument(unknown_name("model", name, model_names()));
 }

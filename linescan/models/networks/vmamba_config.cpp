@@ -2,7 +2,6 @@
 
 #include <fmt/ranges.h>
 
-#include "linescan/base/error.h"
 #include "linescan/base/math.h"
 #include "linescan/models/layers/activation.h"
 #include "linescan/models/layers/downsample.h"
@@ -10,34 +9,9 @@
 #include "linescan/models/layers/patch_embed.h"
 #include "linescan/models/layers/reference_scan.h"
 #include "linescan/models/layers/scan_init.h"
+#include "linescan/models/networks/config_checks.h"
 
 namespace linescan {
-namespace {
-
-void expect(bool good, const char* name, const auto& value, const char* expected) {
-  if (!good)
-    throw_error<InvalidArgument>("model option {} is {}, expected {}", name, value, expected);
-}
-
-void expect_probability(const char* name, double value) {
-  expect(value >= 0 && value < 1, name, value, "a number from 0 up to, not including, 1");
-}
-
-// Large enough for every real network, small enough that sizes derived from it cannot overflow.
-constexpr int64_t kLargest = 1 << 16;
-constexpr double kLargestRatio = 64;
-
-void expect_size(const char* name, int64_t value, int64_t smallest) {
-  if (value < smallest || value > kLargest)
-    throw_error<InvalidArgument>("model option {} is {}, expected {} to {}", name, value, smallest,
-                                 kLargest);
-}
-
-void expect_ratio(const char* name, double value) {
-  expect(value >= 0 && value <= kLargestRatio, name, value, "0 (none) to 64");
-}
-
-}  // namespace
 
 std::vector<Option> VMambaConfig::options() {
   return {
@@ -78,24 +52,24 @@ std::vector<Option> VMambaConfig::options() {
 }
 
 void VMambaConfig::validate() const {
-  expect_size("in_channels", in_channels, 1);
-  expect_size("classes", classes, 1);
-  expect_size("image_size", image_size, 1);
-  expect_size("states", states, 1);
+  expect_size("in_channels", in_channels);
+  expect_size("classes", classes);
+  expect_size("image_size", image_size);
+  expect_size("states", states);
   expect_size("dt_rank", dt_rank, 0);
   expect_ratio("ssm_ratio", ssm_ratio);
   expect_ratio("mlp_ratio", mlp_ratio);
   expect_probability("drop_path", drop_path);
   expect_probability("drop", drop);
-  expect(conv == 0 || (conv > 0 && conv % 2 == 1 && conv <= 255), "conv", conv,
-         "0 (none) or an odd kernel size up to 255");
-  expect(stem_stride == 4 || stem_stride == 2 || stem_stride == 1, "stem_stride", stem_stride,
-         "4, 2 or 1");
-  expect(!depths.empty(), "depths", "empty", "the blocks of at least one stage");
+  expect_option(conv == 0 || (conv > 0 && conv % 2 == 1 && conv <= 255), "conv", conv,
+                "0 (none) or an odd kernel size up to 255");
+  expect_option(stem_stride == 4 || stem_stride == 2 || stem_stride == 1, "stem_stride",
+                stem_stride, "4, 2 or 1");
+  expect_option(!depths.empty(), "depths", "empty", "the blocks of at least one stage");
   for (int64_t depth : depths) expect_size("depths", depth, 0);
-  expect(dims.size() == 1 || dims.size() == depths.size(), "dims",
-         fmt::to_string(fmt::join(dims, ",")),
-         fmt::format("one number or {}, as many as depths", depths.size()).c_str());
+  expect_option(dims.size() == 1 || dims.size() == depths.size(), "dims",
+                fmt::to_string(fmt::join(dims, ",")),
+                fmt::format("one number or {}, as many as depths", depths.size()).c_str());
 
   const ForwardType resolved = type();
   parse_activation("ssm_act", ssm_act);
@@ -107,20 +81,20 @@ void VMambaConfig::validate() const {
   const DownsampleKind down = parse_downsample(downsample);
 
   for (int64_t stage = 0; stage < stages(); ++stage) {
-    expect_size("dims", channels(stage), 1);
-    expect(ssm_ratio == 0 || inner(stage) > 0, "ssm_ratio", ssm_ratio,
-           "0, or at least one channel for the scan");
-    expect(mlp_ratio == 0 || hidden(stage) > 0, "mlp_ratio", mlp_ratio,
-           "0, or at least one hidden channel");
-    expect(down != DownsampleKind::kNone || channels(stage) == channels(0), "dims",
-           fmt::to_string(fmt::join(dims, ",")), "equal numbers with downsample=none");
+    expect_size("dims", channels(stage));
+    expect_option(ssm_ratio == 0 || inner(stage) > 0, "ssm_ratio", ssm_ratio,
+                  "0, or at least one channel for the scan");
+    expect_option(mlp_ratio == 0 || hidden(stage) > 0, "mlp_ratio", mlp_ratio,
+                  "0, or at least one hidden channel");
+    expect_option(down != DownsampleKind::kNone || channels(stage) == channels(0), "dims",
+                  fmt::to_string(fmt::join(dims, ",")), "equal numbers with downsample=none");
   }
-  expect(stem_kind == StemKind::kPatches || channels(0) >= 2, "dims", channels(0),
-         "at least 2 with stem=v2");
-  expect(path != ScanPath::kCopies || resolved.routes != Routes::kCascade, "scan_path", scan_path,
-         "fused or einsum with routes=cascade");
-  expect(!authors_cascade || resolved.routes == Routes::kCascade, "authors_cascade", "true",
-         "false unless routes=cascade");
+  expect_option(stem_kind == StemKind::kPatches || channels(0) >= 2, "dims", channels(0),
+                "at least 2 with stem=v2");
+  expect_option(path != ScanPath::kCopies || resolved.routes != Routes::kCascade, "scan_path",
+                scan_path, "fused or einsum with routes=cascade");
+  expect_option(!authors_cascade || resolved.routes == Routes::kCascade, "authors_cascade", "true",
+                "false unless routes=cascade");
 }
 
 int64_t VMambaConfig::channels(int64_t stage) const {
@@ -128,7 +102,7 @@ int64_t VMambaConfig::channels(int64_t stage) const {
   if (downsample == "none") return dims[0];
   // Saturates far above what validate() allows, instead of overflowing.
   int64_t channels = dims[0];
-  for (int64_t i = 0; i < stage && channels <= kLargest; ++i) channels *= 2;
+  for (int64_t i = 0; i < stage && channels <= kLargestSize; ++i) channels *= 2;
   return channels;
 }
 

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 
 #include "linescan/base/error.h"
 #include "linescan/base/math.h"
@@ -30,20 +29,6 @@ constexpr int64_t kFewValues = 32;
 // blocks work there at once.
 constexpr int64_t kWalkingWarps = 4;
 constexpr int64_t kWalkingBlocks = 2;
-
-// The workspace of a piece should be no more than this share of what a pass and its gradients leave behind; one of so many
-// bytes is small enough. A segment has no fewer tokens; segments of a piece are no more.
-constexpr double kWorkspaceShare = 0.5;
-constexpr int64_t kSmallWorkspace = int64_t{64} << 20;
-constexpr int64_t kFewestSegmentTokens = 640, kMostSegments = 8;
-// Blocks that a GPU works on at once: that of the larger ones. Pieces should not add waves of them.
-constexpr int64_t kBlocksAtOnce = 132;
-
-// What a split costs, in times that a block's walk needs for a chunk: the start and end of a walk; a chunk of one without
-// outputs; the chain, and each of its boundaries. A split that gains less than a tenth is not worth its rounding.
-constexpr double kWalkChunks = 6, kAloneChunk = 0.75, kChainChunks = 3, kBoundaryChunks = 1;
-constexpr double kSplitGain = 0.9;
-constexpr int64_t kMostSplitSegments = 32;
 
 // Widths of a scan's block, in warps of 16 columns, to choose from.
 constexpr int64_t kWidths[] = {4, 2, 1};
@@ -89,72 +74,9 @@ bool shares_keys(const GatedDeltaRuleSize& size, const Gpu& gpu) {
          kLayout.group_gradients_bytes() <= gpu.shared_per_block;
 }
 
-bool is_small(const GatedDeltaRuleSize& size) {
-  return size.K <= DeltaLayout::kSequenceWidth && size.V <= DeltaLayout::kSequenceWidth;
-}
-
-// Tokens of a sequence; of packed ones, whose lengths nobody knows here, the average.
-int64_t usual_length(const GatedDeltaRuleSize& size) {
-  return ceil_div(size.batch * size.length, std::max<int64_t>(size.sequences, 1));
-}
-
-// Segments of a usual sequence.
-int64_t usual_segments(const GatedDeltaRuleSize& size, const GatedDeltaRulePiece& piece) {
-  GatedDeltaRuleSize usual = size;
-  usual.length = usual_length(size);
-  return delta_segment_count(usual, /*packed=*/false, piece);
-}
-
-// Chunks that a forward pass goes through one after the other, when `heads` sequences and value heads of so many chunks
-// are cut into segments and `at_once` blocks work at once.
-struct SplitCost {
-  int64_t heads, chunks, value_parts, key_parts, at_once;
-
-  int64_t waves(int64_t blocks) const { return ceil_div(blocks, at_once); }
-  double in_turn(int64_t segments) const {
-    return static_cast<double>(waves(heads * value_parts)) *
-           (static_cast<double>(chunks) + kWalkChunks * static_cast<double>(segments));
-  }
-  double split(int64_t segments) const {
-    if (segments == 1) return in_turn(1);
-    const int64_t alone =
-        waves(heads * (value_parts * (segments - 1) + key_parts * (segments - 2)));
-    const int64_t together = waves(heads * value_parts * segments);
-    const auto each = static_cast<double>(ceil_div(chunks, segments));
-    return static_cast<double>(alone) * (kAloneChunk * each + kWalkChunks) +
-           static_cast<double>(together) * (each + kWalkChunks) + kChainChunks +
-           kBoundaryChunks * static_cast<double>(segments);
-  }
-  bool pays(int64_t segments) const {
-    return segments > 1 && split(segments) < kSplitGain * in_turn(segments);
-  }
-};
-// By blocks of 64 columns.
-SplitCost split_cost(const GatedDeltaRuleSize& size, int64_t multiprocessors) {
-  constexpr int64_t kPanel = DeltaLayout::kPanel;
-  return {size.sequences * size.value_heads, ceil_div(usual_length(size), kPanel),
-          ceil_div(size.V, kPanel), ceil_div(delta_padded_keys(size.K), kPanel), multiprocessors};
-}
-
-// How a forward pass that keeps nothing is split.
-GatedDeltaRulePiece best_split(const GatedDeltaRuleSize& size, const Gpu& gpu) {
-  GatedDeltaRulePiece best = {size.batch, size.length, size.length};
-  const SplitCost cost = split_cost(size, gpu.multiprocessors);
-  double least = kSplitGain * cost.in_turn(1);
-  for (int64_t segments = 2; segments <= std::min(kMostSplitSegments, cost.chunks); ++segments) {
-    const int64_t chunks = ceil_div(cost.chunks, segments);
-    // So many chunks may make fewer segments.
-    if (ceil_div(cost.chunks, chunks) != segments || cost.split(segments) >= least) continue;
-    least = cost.split(segments);
-    best.segment = chunks * DeltaLayout::kPanel;
-    best.split = true;
-  }
-  return best;
-}
-
 // Many sequences with small heads. Gradients of q and k are not added up between warps.
 bool walks_whole_sequences(const GatedDeltaRuleSize& size, Pass pass, const Gpu& gpu) {
-  return size_of(size.dtype) == 2 && is_small(size) &&
+  return size_of(size.dtype) == 2 && delta_heads_are_small(size) &&
          size.sequences * size.value_heads >= kWalkingWarps * gpu.multiprocessors &&
          (pass == Pass::kForward || size.heads == size.value_heads) &&
          sequence_block_bytes(pass) <= gpu.shared_per_block;
@@ -178,22 +100,145 @@ void plan_whole_sequences(GatedDeltaRuleGpuPlan& plan, const GatedDeltaRuleSize&
   plan.parameter_sums_at = parts.reserve(2 * heads * 4);
 }
 
+void plan_recurrence(GatedDeltaRuleGpuPlan& plan, const GatedDeltaRuleSize& size,
+                     const DeltaLayout& layout, int64_t heads) {
+  plan.chunk = 1;
+  plan.key_warps = layout.recurrence_warps();
+  plan.column_warps = 1;
+  plan.column_parts = ceil_div(size.V, 32);
+  plan.scan = launch_of(heads * plan.column_parts, 32 * plan.key_warps, 0);
+}
+
+// A scan's blocks, for so many walks of a value head.
+struct ScanBlocks {
+  const GatedDeltaRuleGpuPlan& plan;
+  const DeltaLayout& layout;
+  int64_t heads;
+
+  DeltaLaunch launch(bool outputs, int64_t stages) const {
+    const int columns = static_cast<int>(plan.column_warps), count = static_cast<int>(stages);
+    const bool groups = plan.warp_groups || plan.key_pair;
+    const int64_t threads = groups ? DeltaLayout::kGroupScanThreads
+                                   : 32 * (plan.column_warps * plan.key_warps + plan.loader_warps);
+    const int64_t bytes =
+        plan.key_pair      ? layout.pair_scan_bytes(outputs)
+        : plan.warp_groups ? layout.group_scan_bytes(count, outputs, plan.pass == Pass::kBackward)
+                           : layout.scan_bytes(columns, count, outputs);
+    return launch_of(heads * plan.column_parts, threads, bytes);
+  }
+};
+
+// Who carries which columns of the state, and how far ahead a block fetches.
+void choose_scan_block(GatedDeltaRuleGpuPlan& plan, const DeltaLayout& layout, int64_t heads,
+                       const Gpu& gpu) {
+  const ScanBlocks scan{plan, layout, heads};
+  const int64_t values = plan.padded_values;
+  if (plan.key_pair) {
+    plan.column_warps = 4;
+    plan.column_parts = ceil_div(values, 64);
+    plan.stages = DeltaLayout::kPairStages;
+    return;
+  }
+  if (plan.warp_groups) {
+    plan.column_warps = plan.loader_warps = 4;
+    plan.column_parts = ceil_div(values, 64);
+    plan.stages = 2;
+    while (plan.stages < DeltaLayout::kMostGroupScanStages &&
+           scan.launch(true, plan.stages + 1).shared_bytes <= gpu.shared_per_block)
+      ++plan.stages;
+    return;
+  }
+  const int64_t most_warps = plan.padded_keys == kManyKeys ? kManyKeysWarps : kDeltaScanWarps;
+  // Where heads are few, blocks are narrow so that every multiprocessor has one; nine tenths will do.
+  for (const int64_t width : kWidths) {
+    if (width * plan.key_warps > most_warps) continue;
+    plan.column_warps = width;
+    plan.column_parts = ceil_div(values, 16 * width);
+    if (width <= values / 16 && 10 * heads * plan.column_parts >= 9 * gpu.multiprocessors) break;
+  }
+  const int64_t compute_warps = plan.key_warps * plan.column_warps;
+  // A block has a multiprocessor to itself where there are no more, or where its registers fill it.
+  const bool alone =
+      heads * plan.column_parts <= gpu.multiprocessors || plan.padded_keys == kFillingKeys;
+  plan.loader_warps = alone && compute_warps <= kLoaders ? kLoaders : 0;
+  // One stage where many blocks share a multiprocessor, so that one computes while another fetches, or
+  // where two do not fit.
+  const bool ahead =
+      alone || (plan.padded_keys == kManyKeys &&
+                2 * scan.launch(true, 2).shared_bytes <= gpu.shared_per_multiprocessor);
+  plan.stages = ahead && scan.launch(true, 2).shared_bytes <= gpu.shared_per_block ? 2 : 1;
+}
+
+void plan_gradients(GatedDeltaRuleGpuPlan& plan, const GatedDeltaRuleSize& size,
+                    const DeltaLayout& layout, const Gpu& gpu) {
+  const int64_t units = plan.chunks * size.heads;
+  if (!plan.warp_groups && !plan.key_pair) {
+    plan.gradient_stages = layout.gradients_bytes(2) <= gpu.shared_per_block ? 2 : 1;
+    plan.gradients = launch_of(units, layout.gradient_threads(),
+                               layout.gradients_bytes(static_cast<int>(plan.gradient_stages)));
+    return;
+  }
+  plan.gradient_stages = DeltaLayout::kGroupStages;
+  // Where value heads or halves of the keys meet, a block has a slot, and blocks are as few as find a
+  // multiprocessor.
+  if (plan.key_pair || size.value_heads > size.heads)
+    plan.gradient_slot_floats = layout.group_slot_floats(size.value_heads / size.heads);
+  plan.gradients =
+      launch_of(plan.gradient_slot_floats > 0 ? std::min(units, gpu.multiprocessors) : units,
+                DeltaLayout::kGroupThreads, layout.group_gradients_bytes());
+}
+
+// Chunk by chunk.
+void plan_chunks(GatedDeltaRuleGpuPlan& plan, const GatedDeltaRuleSize& size, bool packed,
+                 const DeltaLayout& layout, int64_t heads, const Gpu& gpu, Parts& parts) {
+  if (size.sequences > 0)
+    plan.chunks = packed ? size.length / plan.chunk + size.sequences
+                         : size.sequences * ceil_div(size.length, plan.chunk);
+  const int64_t value_units = plan.chunks * size.value_heads;
+  plan.records = launch_of(plan.chunks * size.heads, 2 * plan.chunk, layout.records_bytes());
+  plan.key_warps = layout.key_warps();
+  plan.warp_groups = !plan.key_pair && layout.has_groups() && size.V > kFewValues &&
+                     size.value_heads > 0 && has_warp_group_products(gpu) &&
+                     layout.group_scan_bytes(2, true, true) <= gpu.shared_per_block &&
+                     layout.group_gradients_bytes() <= gpu.shared_per_block;
+  plan.padded_values =
+      round_up(size.V, plan.warp_groups || plan.key_pair ? int64_t{DeltaLayout::kPanel} : 16);
+  choose_scan_block(plan, layout, heads, gpu);
+  const ScanBlocks scan{plan, layout, heads};
+  plan.scan = scan.launch(plan.pass == Pass::kForward, plan.stages);
+  plan.records_at = parts.reserve(value_units * layout.record_bytes());
+  expect_shared("records", plan.records, size, gpu);
+  expect_shared("scan", plan.scan, size, gpu);
+  if (plan.pass == Pass::kForward) return;
+  plan.reverse_scan = scan.launch(true, plan.stages);
+  plan_gradients(plan, size, layout, gpu);
+  expect_shared("reverse scan", plan.reverse_scan, size, gpu);
+  expect_shared("gradients", plan.gradients, size, gpu);
+  const int64_t number = layout.number_bytes, values = plan.padded_values;
+  plan.states_at = parts.reserve(value_units * values * plan.padded_keys * number);
+  plan.state_gradients_at = parts.reserve(value_units * values * plan.padded_keys * number);
+  plan.corrections_at = parts.reserve(value_units * values * plan.chunk * number);
+  plan.correction_gradients_at = parts.reserve(value_units * values * plan.chunk * number);
+  plan.parameter_sums_at = parts.reserve(2 * value_units * 4);
+  plan.gradient_slots_at = parts.reserve(4 * plan.gradients.grid * plan.gradient_slot_floats);
+}
+
 // All at once, a problem or a piece of it, whose sequences, or segments of them, are so many walks side by side.
 GatedDeltaRuleGpuPlan plan_piece(const GatedDeltaRuleSize& size, bool packed, Pass pass,
                                  const Gpu& gpu, int64_t walks) {
   GatedDeltaRuleGpuPlan plan;
   plan.pass = pass;
   const int64_t number = size_of(size.dtype), sequences = size.sequences;
-  const int64_t padded_keys = delta_padded_keys(size.K);
+  plan.padded_keys = delta_padded_keys(size.K);
   plan.key_pair = shares_keys(size, gpu);
-  const DeltaLayout layout{static_cast<int>(number), static_cast<int>(padded_keys), plan.key_pair};
-  plan.padded_keys = padded_keys;
+  const DeltaLayout layout{static_cast<int>(number), static_cast<int>(plan.padded_keys),
+                           plan.key_pair};
   plan.chunk = layout.chunk();
 
   plan.mode = pass == Pass::kBackward ? GatedDeltaRuleMode::kChunk : size.mode;
   if (plan.mode == GatedDeltaRuleMode::kAuto)
-    plan.mode = usual_length(size) < kFewTokens ? GatedDeltaRuleMode::kRecurrent
-                                                : GatedDeltaRuleMode::kChunk;
+    plan.mode = delta_usual_length(size) < kFewTokens ? GatedDeltaRuleMode::kRecurrent
+                                                      : GatedDeltaRuleMode::kChunk;
 
   const int64_t tokens = size.batch * size.length, rows = tokens * size.value_heads;
   const int64_t states = sequences * size.value_heads * size.K * size.V * 4;
@@ -205,192 +250,24 @@ GatedDeltaRuleGpuPlan plan_piece(const GatedDeltaRuleSize& size, bool packed, Pa
 
   const int64_t heads = walks * size.value_heads;
   Parts parts{packed ? round_up((sequences + 1) * 8, kAlignment) : 0};
-  if (plan.mode == GatedDeltaRuleMode::kRecurrent) {
-    plan.chunk = 1;
-    plan.key_warps = layout.recurrence_warps();
-    plan.column_warps = 1;
-    plan.column_parts = ceil_div(size.V, 32);
-    plan.scan = launch_of(heads * plan.column_parts, 32 * plan.key_warps, 0);
-    plan.workspace_bytes = parts.end;
-    return plan;
-  }
-
-  if (walks_whole_sequences(size, pass, gpu)) {
+  if (plan.mode == GatedDeltaRuleMode::kRecurrent)
+    plan_recurrence(plan, size, layout, heads);
+  else if (walks_whole_sequences(size, pass, gpu))
     plan_whole_sequences(plan, size, packed, gpu, parts);
-    plan.workspace_bytes = parts.end;
-    return plan;
-  }
-
-  if (sequences > 0)
-    plan.chunks = packed ? size.length / plan.chunk + sequences
-                         : sequences * ceil_div(size.length, plan.chunk);
-  const int64_t units = plan.chunks * size.heads, value_units = plan.chunks * size.value_heads;
-  plan.records = launch_of(units, 2 * plan.chunk, layout.records_bytes());
-  plan.key_warps = layout.key_warps();
-  plan.warp_groups = !plan.key_pair && layout.has_groups() && size.V > kFewValues &&
-                     size.value_heads > 0 && has_warp_group_products(gpu) &&
-                     layout.group_scan_bytes(2, true, true) <= gpu.shared_per_block &&
-                     layout.group_gradients_bytes() <= gpu.shared_per_block;
-  plan.padded_values =
-      round_up(size.V, plan.warp_groups || plan.key_pair ? int64_t{DeltaLayout::kPanel} : 16);
-  const int64_t values = plan.padded_values;
-  const auto scan = [&](bool outputs, int64_t stages) {
-    const int64_t threads = plan.warp_groups || plan.key_pair
-                                ? DeltaLayout::kGroupScanThreads
-                                : 32 * (plan.column_warps * plan.key_warps + plan.loader_warps);
-    const int columns = static_cast<int>(plan.column_warps), count = static_cast<int>(stages);
-    return launch_of(heads * plan.column_parts, threads,
-                     plan.key_pair ? layout.pair_scan_bytes(outputs)
-                     : plan.warp_groups
-                         ? layout.group_scan_bytes(count, outputs, pass == Pass::kBackward)
-                         : layout.scan_bytes(columns, count, outputs));
-  };
-  if (plan.key_pair) {
-    plan.column_warps = 4;
-    plan.column_parts = ceil_div(values, 64);
-    plan.stages = DeltaLayout::kPairStages;
-  } else if (plan.warp_groups) {
-    plan.column_warps = plan.loader_warps = 4;
-    plan.column_parts = ceil_div(values, 64);
-    plan.stages = 2;
-    while (plan.stages < DeltaLayout::kMostGroupScanStages &&
-           scan(true, plan.stages + 1).shared_bytes <= gpu.shared_per_block)
-      ++plan.stages;
-  } else {
-    const int64_t most_warps = padded_keys == kManyKeys ? kManyKeysWarps : kDeltaScanWarps;
-    // Where heads are few, blocks are narrow so that every multiprocessor has one; nine tenths will do.
-    for (const int64_t width : kWidths) {
-      if (width * plan.key_warps > most_warps) continue;
-      plan.column_warps = width;
-      plan.column_parts = ceil_div(values, 16 * width);
-      if (width <= values / 16 && 10 * heads * plan.column_parts >= 9 * gpu.multiprocessors) break;
-    }
-    const int64_t compute_warps = plan.key_warps * plan.column_warps;
-    // A block has a multiprocessor to itself where there are no more, or where its registers fill it.
-    const bool alone =
-        heads * plan.column_parts <= gpu.multiprocessors || padded_keys == kFillingKeys;
-    plan.loader_warps = alone && compute_warps <= kLoaders ? kLoaders : 0;
-    // One stage where many blocks share a multiprocessor, so that one computes while another fetches, or
-    // where two do not fit.
-    const bool ahead = alone || (padded_keys == kManyKeys &&
-                                 2 * scan(true, 2).shared_bytes <= gpu.shared_per_multiprocessor);
-    plan.stages = ahead && scan(true, 2).shared_bytes <= gpu.shared_per_block ? 2 : 1;
-  }
-  plan.scan = scan(pass == Pass::kForward, plan.stages);
-  plan.records_at = parts.reserve(value_units * layout.record_bytes());
-  expect_shared("records", plan.records, size, gpu);
-  expect_shared("scan", plan.scan, size, gpu);
-  if (pass == Pass::kBackward) {
-    plan.reverse_scan = scan(true, plan.stages);
-    if (plan.warp_groups || plan.key_pair) {
-      plan.gradient_stages = DeltaLayout::kGroupStages;
-      // Where value heads or halves of the keys meet, a block has a slot, and blocks are as few as find a
-      // multiprocessor.
-      if (plan.key_pair || size.value_heads > size.heads)
-        plan.gradient_slot_floats = layout.group_slot_floats(size.value_heads / size.heads);
-      plan.gradients =
-          launch_of(plan.gradient_slot_floats > 0 ? std::min(units, gpu.multiprocessors) : units,
-                    DeltaLayout::kGroupThreads, layout.group_gradients_bytes());
-    } else {
-      plan.gradient_stages = layout.gradients_bytes(2) <= gpu.shared_per_block ? 2 : 1;
-      plan.gradients = launch_of(units, layout.gradient_threads(),
-                                 layout.gradients_bytes(static_cast<int>(plan.gradient_stages)));
-    }
-    expect_shared("reverse scan", plan.reverse_scan, size, gpu);
-    expect_shared("gradients", plan.gradients, size, gpu);
-    plan.states_at = parts.reserve(value_units * values * padded_keys * number);
-    plan.state_gradients_at = parts.reserve(value_units * values * padded_keys * number);
-    plan.corrections_at = parts.reserve(value_units * values * plan.chunk * number);
-    plan.correction_gradients_at = parts.reserve(value_units * values * plan.chunk * number);
-    plan.parameter_sums_at = parts.reserve(2 * value_units * 4);
-    plan.gradient_slots_at = parts.reserve(4 * plan.gradients.grid * plan.gradient_slot_floats);
-  }
+  else
+    plan_chunks(plan, size, packed, layout, heads, gpu, parts);
   plan.workspace_bytes = parts.end;
   return plan;
 }
 
 }  // namespace
 
-int64_t delta_segment_count(const GatedDeltaRuleSize& size, bool packed,
-                            const GatedDeltaRulePiece& piece) {
-  if (piece.segment == 0) return 1;
-  if (packed) return piece.split ? size.length / piece.segment + size.sequences : 1;
-  return std::max<int64_t>(ceil_div(size.length, piece.segment), 1);
-}
-
-GatedDeltaRulePiece gpu_piece(const GatedDeltaRuleSize& size, bool packed) {
-  GatedDeltaRulePiece piece = {size.batch, size.length, size.length};
-  if (is_small(size) || size.sequences * size.length * size.value_heads == 0 ||
-      size.mode == GatedDeltaRuleMode::kRecurrent)
-    return piece;
-  // As many segments as a GPU has blocks for, and as are worth a walk.
-  const auto segment_of = [&](int64_t sequences, int64_t tokens) {
-    const int64_t blocks = size.value_heads * ceil_div(size.V, DeltaLayout::kPanel);
-    const int64_t segments =
-        std::clamp<int64_t>(kBlocksAtOnce / (sequences * blocks), 1,
-                            std::clamp<int64_t>(tokens / kFewestSegmentTokens, 1, kMostSegments));
-    return std::min(tokens, round_up(ceil_div(tokens, segments), DeltaLayout::kPanel));
-  };
-  const SplitCost cost = split_cost(size, kBlocksAtOnce);
-  if (packed) {
-    GatedDeltaRulePiece split = piece;
-    split.segment = segment_of(size.sequences, usual_length(size));
-    split.split = true;
-    return cost.pays(usual_segments(size, split)) ? split : piece;
-  }
-  // Bytes of a token, with the chunks and the blocks of warp groups where there may be such.
-  constexpr int64_t kPanel = DeltaLayout::kPanel;
-  const int64_t number = size_of(size.dtype), keys = delta_padded_keys(size.K);
-  const DeltaLayout layout{static_cast<int>(number), static_cast<int>(keys),
-                           number == 2 && keys == DeltaLayout::kPairKeys};
-  const int64_t chunk = layout.chunk(), values = round_up(size.V, kPanel);
-  const int64_t results = 2 * number * (size.heads * size.K + size.value_heads * size.V);
-  const int64_t workspace =
-      size.value_heads *
-      (2 * number * (keys * values / chunk + values + chunk) + 4 * kDeltaRecordRows);
-  const auto wanted = static_cast<int64_t>(
-      std::ceil(static_cast<double>(workspace) / (kWorkspaceShare * static_cast<double>(results))));
-  const int64_t most = std::clamp<int64_t>(size.batch * size.length * workspace / kSmallWorkspace,
-                                           1, std::max<int64_t>(wanted, 1));
-  // The most parts, of so many at most, whose blocks come in hardly more waves than those of the whole.
-  const auto most_parts = [](int64_t count, int64_t blocks_each, int64_t most) {
-    const auto waves = [&](int64_t parts) {
-      return parts * ceil_div(ceil_div(count, parts) * blocks_each, kBlocksAtOnce);
-    };
-    while (most > 1 && 20 * waves(most) > 21 * waves(1)) --most;
-    return std::max<int64_t>(most, 1);
-  };
-  const int64_t blocks = size.value_heads * values / kPanel;  // of a scan, a batch item
-  piece.batch = ceil_div(size.batch, most_parts(size.batch, blocks, std::min(size.batch, most)));
-  const int64_t parts = ceil_div(size.batch, piece.batch);
-  // Along a sequence it is the gradients' kernel that needs blocks.
-  const int64_t chunks = ceil_div(size.length, kPanel);
-  const int64_t cuts =
-      most_parts(chunks, piece.batch * size.heads,
-                 std::min(ceil_div(most, parts), size.length / kFewestSegmentTokens));
-  piece.tokens = std::min(size.length, ceil_div(chunks, cuts) * kPanel);
-  piece.segment = segment_of(piece.batch, piece.tokens);
-  // So that a piece starts where a segment does.
-  if (cuts > 1) piece.tokens = round_up(piece.tokens, piece.segment);
-  piece.split = cost.pays(usual_segments(size, piece));
-  return piece;
-}
-
-int64_t gpu_kept_states(const GatedDeltaRuleSize& size, bool packed,
-                        const GatedDeltaRulePiece& piece) {
-  const int64_t segments = delta_segment_count(size, packed, piece);
-  const int64_t heads = size.batch * size.value_heads, keys = delta_padded_keys(size.K);
-  return (segments - 1) * heads * size.K * size.V +
-         (piece.split ? std::max<int64_t>(segments - 2, 0) * heads * keys * keys : 0);
-}
-
 GatedDeltaRuleGpuPlan plan(const GatedDeltaRuleSize& size, bool packed, Pass pass, const Gpu& gpu) {
   GatedDeltaRulePiece piece = gpu_piece(size, packed);
   if (size.kept_states)
-    piece.split =
-        piece.split && split_cost(size, gpu.multiprocessors).pays(usual_segments(size, piece));
+    piece.split = piece.split && delta_split_pays(size, piece, gpu.multiprocessors);
   else if (pass == Pass::kForward && size.mode != GatedDeltaRuleMode::kRecurrent)
-    piece = best_split(size, gpu);
+    piece = delta_best_split(size, gpu.multiprocessors);
   return plan(size, packed, pass, gpu, piece);
 }
 

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "linescan/device/gpu.h"
+#include "linescan/ops/gated_delta_rule/gpu_pieces.h"
 #include "linescan/ops/gated_delta_rule/plan.h"
 
 namespace linescan {
@@ -16,30 +17,6 @@ struct DeltaLaunch {
 
   bool operator==(const DeltaLaunch&) const = default;
 };
-
-// What a backward pass works through at once, for the sake of its workspace: so many batch items, and so many tokens of
-// a sequence. Segments of it, multiples of 64 tokens, are walked side by side where states are found again, each from
-// the state that the forward pass kept of its start. Packed sequences, whose lengths only the device knows, come all at once.
-//
-// split: sequences and heads are few, and segments are walked side by side everywhere. The states at their boundaries are
-// found beforehand: segments walk alone, and a chain over them corrects what they left (segment_chain.cu).
-struct GatedDeltaRulePiece {
-  int64_t batch = 0, tokens = 0, segment = 0;
-  bool split = false;
-
-  bool operator==(const GatedDeltaRulePiece&) const = default;
-};
-// Numbers of segments of a batch item. Packed sequences have segments where they are split, and more numbers than segments
-// (gpu_segments.cuh).
-int64_t delta_segment_count(const GatedDeltaRuleSize& size, bool packed,
-                            const GatedDeltaRulePiece& piece);
-// A function of the problem alone, so that what a forward pass keeps does not depend on the device.
-GatedDeltaRulePiece gpu_piece(const GatedDeltaRuleSize& size, bool packed);
-// Numbers of GatedDeltaRuleProblem::states. If the piece is split, turned transitions of all segments but the first and
-// the last (of packed sequences numbers, some of which nobody writes), [segments - 2, batch, value_heads, padded keys, padded keys]; then where all segments but the first start, [segments - 1,
-// batch, value_heads, K, V].
-int64_t gpu_kept_states(const GatedDeltaRuleSize& size, bool packed,
-                        const GatedDeltaRulePiece& piece);
 
 // mode chunk: "records" (what a chunk is by itself: a block a chunk and head of q), then "scan" (states, and
 // outputs or what the backward pass needs: a block a sequence, value head and part of V); backward also

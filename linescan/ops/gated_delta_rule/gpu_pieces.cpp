@@ -1,0 +1,174 @@
+#include "linescan/ops/gated_delta_rule/gpu_pieces.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "linescan/base/math.h"
+#include "linescan/ops/gated_delta_rule/gpu_layout.h"
+
+namespace linescan {
+namespace {
+
+// The workspace of a piece should be no more than this share of what a pass and its gradients leave behind; one of so many
+// bytes is small enough. A segment has no fewer tokens; segments of a piece are no more.
+constexpr double kWorkspaceShare = 0.5;
+constexpr int64_t kSmallWorkspace = int64_t{64} << 20;
+constexpr int64_t kFewestSegmentTokens = 640, kMostSegments = 8;
+// Blocks that a GPU works on at once: that of the larger ones. Pieces should not add waves of them.
+constexpr int64_t kBlocksAtOnce = 132;
+
+// What a split costs, in times that a block's walk needs for a chunk: the start and end of a walk; a chunk of one without
+// outputs; the chain, and each of its boundaries. A split that gains less than a tenth is not worth its rounding.
+constexpr double kWalkChunks = 6, kAloneChunk = 0.75, kChainChunks = 3, kBoundaryChunks = 1;
+constexpr double kSplitGain = 0.9;
+constexpr int64_t kMostSplitSegments = 32;
+
+// Segments of a usual sequence.
+int64_t usual_segments(const GatedDeltaRuleSize& size, const GatedDeltaRulePiece& piece) {
+  GatedDeltaRuleSize usual = size;
+  usual.length = delta_usual_length(size);
+  return delta_segment_count(usual, /*packed=*/false, piece);
+}
+
+// Chunks that a forward pass goes through one after the other, when `heads` sequences and value heads of so many chunks
+// are cut into segments and `at_once` blocks work at once.
+struct SplitCost {
+  int64_t heads, chunks, value_parts, key_parts, at_once;
+
+  int64_t waves(int64_t blocks) const { return ceil_div(blocks, at_once); }
+  double in_turn(int64_t segments) const {
+    return static_cast<double>(waves(heads * value_parts)) *
+           (static_cast<double>(chunks) + kWalkChunks * static_cast<double>(segments));
+  }
+  double split(int64_t segments) const {
+    if (segments == 1) return in_turn(1);
+    const int64_t alone =
+        waves(heads * (value_parts * (segments - 1) + key_parts * (segments - 2)));
+    const int64_t together = waves(heads * value_parts * segments);
+    const auto each = static_cast<double>(ceil_div(chunks, segments));
+    return static_cast<double>(alone) * (kAloneChunk * each + kWalkChunks) +
+           static_cast<double>(together) * (each + kWalkChunks) + kChainChunks +
+           kBoundaryChunks * static_cast<double>(segments);
+  }
+  bool pays(int64_t segments) const {
+    return segments > 1 && split(segments) < kSplitGain * in_turn(segments);
+  }
+};
+// By blocks of 64 columns.
+SplitCost split_cost(const GatedDeltaRuleSize& size, int64_t multiprocessors) {
+  constexpr int64_t kPanel = DeltaLayout::kPanel;
+  return {size.sequences * size.value_heads, ceil_div(delta_usual_length(size), kPanel),
+          ceil_div(size.V, kPanel), ceil_div(delta_padded_keys(size.K), kPanel), multiprocessors};
+}
+
+// Tokens of a segment: as many segments as a GPU has blocks for, and as are worth a walk.
+int64_t segment_tokens(const GatedDeltaRuleSize& size, int64_t sequences, int64_t tokens) {
+  const int64_t blocks = size.value_heads * ceil_div(size.V, DeltaLayout::kPanel);
+  const int64_t segments =
+      std::clamp<int64_t>(kBlocksAtOnce / (sequences * blocks), 1,
+                          std::clamp<int64_t>(tokens / kFewestSegmentTokens, 1, kMostSegments));
+  return std::min(tokens, round_up(ceil_div(tokens, segments), DeltaLayout::kPanel));
+}
+
+// As many pieces as make the workspace small enough.
+int64_t wanted_pieces(const GatedDeltaRuleSize& size) {
+  // Bytes of a token, with the chunks and the blocks of warp groups where there may be such.
+  const int64_t number = size_of(size.dtype), keys = delta_padded_keys(size.K);
+  const DeltaLayout layout{static_cast<int>(number), static_cast<int>(keys),
+                           number == 2 && keys == DeltaLayout::kPairKeys};
+  const int64_t chunk = layout.chunk(), values = round_up(size.V, int64_t{DeltaLayout::kPanel});
+  const int64_t results = 2 * number * (size.heads * size.K + size.value_heads * size.V);
+  const int64_t workspace =
+      size.value_heads *
+      (2 * number * (keys * values / chunk + values + chunk) + 4 * kDeltaRecordRows);
+  const auto wanted = static_cast<int64_t>(
+      std::ceil(static_cast<double>(workspace) / (kWorkspaceShare * static_cast<double>(results))));
+  return std::clamp<int64_t>(size.batch * size.length * workspace / kSmallWorkspace, 1,
+                             std::max<int64_t>(wanted, 1));
+}
+
+// The most parts, of so many at most, whose blocks come in hardly more waves than those of the whole.
+int64_t most_parts(int64_t count, int64_t blocks_each, int64_t most) {
+  const auto waves = [&](int64_t parts) {
+    return parts * ceil_div(ceil_div(count, parts) * blocks_each, kBlocksAtOnce);
+  };
+  while (most > 1 && 20 * waves(most) > 21 * waves(1)) --most;
+  return std::max<int64_t>(most, 1);
+}
+
+}  // namespace
+
+bool delta_heads_are_small(const GatedDeltaRuleSize& size) {
+  return size.K <= DeltaLayout::kSequenceWidth && size.V <= DeltaLayout::kSequenceWidth;
+}
+
+int64_t delta_usual_length(const GatedDeltaRuleSize& size) {
+  return ceil_div(size.batch * size.length, std::max<int64_t>(size.sequences, 1));
+}
+
+int64_t delta_segment_count(const GatedDeltaRuleSize& size, bool packed,
+                            const GatedDeltaRulePiece& piece) {
+  if (piece.segment == 0) return 1;
+  if (packed) return piece.split ? size.length / piece.segment + size.sequences : 1;
+  return std::max<int64_t>(ceil_div(size.length, piece.segment), 1);
+}
+
+GatedDeltaRulePiece gpu_piece(const GatedDeltaRuleSize& size, bool packed) {
+  GatedDeltaRulePiece piece = {size.batch, size.length, size.length};
+  if (delta_heads_are_small(size) || size.sequences * size.length * size.value_heads == 0 ||
+      size.mode == GatedDeltaRuleMode::kRecurrent)
+    return piece;
+  const SplitCost cost = split_cost(size, kBlocksAtOnce);
+  if (packed) {
+    GatedDeltaRulePiece split = piece;
+    split.segment = segment_tokens(size, size.sequences, delta_usual_length(size));
+    split.split = true;
+    return cost.pays(usual_segments(size, split)) ? split : piece;
+  }
+  constexpr int64_t kPanel = DeltaLayout::kPanel;
+  const int64_t most = wanted_pieces(size);
+  const int64_t blocks = size.value_heads * ceil_div(size.V, kPanel);  // of a scan, a batch item
+  piece.batch = ceil_div(size.batch, most_parts(size.batch, blocks, std::min(size.batch, most)));
+  const int64_t parts = ceil_div(size.batch, piece.batch);
+  // Along a sequence it is the gradients' kernel that needs blocks.
+  const int64_t chunks = ceil_div(size.length, kPanel);
+  const int64_t cuts =
+      most_parts(chunks, piece.batch * size.heads,
+                 std::min(ceil_div(most, parts), size.length / kFewestSegmentTokens));
+  piece.tokens = std::min(size.length, ceil_div(chunks, cuts) * kPanel);
+  piece.segment = segment_tokens(size, piece.batch, piece.tokens);
+  // So that a piece starts where a segment does.
+  if (cuts > 1) piece.tokens = round_up(piece.tokens, piece.segment);
+  piece.split = cost.pays(usual_segments(size, piece));
+  return piece;
+}
+
+int64_t gpu_kept_states(const GatedDeltaRuleSize& size, bool packed,
+                        const GatedDeltaRulePiece& piece) {
+  const int64_t segments = delta_segment_count(size, packed, piece);
+  const int64_t heads = size.batch * size.value_heads, keys = delta_padded_keys(size.K);
+  return (segments - 1) * heads * size.K * size.V +
+         (piece.split ? std::max<int64_t>(segments - 2, 0) * heads * keys * keys : 0);
+}
+
+bool delta_split_pays(const GatedDeltaRuleSize& size, const GatedDeltaRulePiece& piece,
+                      int64_t multiprocessors) {
+  return split_cost(size, multiprocessors).pays(usual_segments(size, piece));
+}
+
+GatedDeltaRulePiece delta_best_split(const GatedDeltaRuleSize& size, int64_t multiprocessors) {
+  GatedDeltaRulePiece best = {size.batch, size.length, size.length};
+  const SplitCost cost = split_cost(size, multiprocessors);
+  double least = kSplitGain * cost.in_turn(1);
+  for (int64_t segments = 2; segments <= std::min(kMostSplitSegments, cost.chunks); ++segments) {
+    const int64_t chunks = ceil_div(cost.chunks, segments);
+    // So many chunks may make fewer segments.
+    if (ceil_div(cost.chunks, chunks) != segments || cost.split(segments) >= least) continue;
+    least = cost.split(segments);
+    best.segment = chunks * DeltaLayout::kPanel;
+    best.split = true;
+  }
+  return best;
+}
+
+}  // namespace linescan

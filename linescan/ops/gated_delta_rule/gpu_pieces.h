@@ -1,0 +1,48 @@
+// What of a problem the passes of gated_delta_rule on GPUs work through at once, and the segments they cut sequences
+// into: pure functions, used by the planner and by whoever makes room for what a forward pass keeps.
+#pragma once
+
+#include <cstdint>
+
+#include "linescan/ops/gated_delta_rule/plan.h"
+
+namespace linescan {
+
+// Heads so small that a warp may walk a whole sequence: they are never cut.
+bool delta_heads_are_small(const GatedDeltaRuleSize& size);
+
+// Tokens of a sequence; of packed ones, whose lengths nobody knows here, the average.
+int64_t delta_usual_length(const GatedDeltaRuleSize& size);
+
+// What a backward pass works through at once, for the sake of its workspace: so many batch items, and so many tokens of
+// a sequence. Segments of it, multiples of 64 tokens, are walked side by side where states are found again, each from
+// the state that the forward pass kept of its start. Packed sequences, whose lengths only the device knows, come all at once.
+//
+// split: sequences and heads are few, and segments are walked side by side everywhere. The states at their boundaries are
+// found beforehand: segments walk alone, and a chain over them corrects what they left (segment_chain.cu).
+struct GatedDeltaRulePiece {
+  int64_t batch = 0, tokens = 0, segment = 0;
+  bool split = false;
+
+  bool operator==(const GatedDeltaRulePiece&) const = default;
+};
+// Numbers of segments of a batch item. Packed sequences have segments where they are split, and more numbers than segments
+// (gpu_segments.cuh).
+int64_t delta_segment_count(const GatedDeltaRuleSize& size, bool packed,
+                            const GatedDeltaRulePiece& piece);
+// A function of the problem alone, so that what a forward pass keeps does not depend on the device.
+GatedDeltaRulePiece gpu_piece(const GatedDeltaRuleSize& size, bool packed);
+// Numbers of GatedDeltaRuleProblem::states. If the piece is split, turned transitions of all segments but the first and
+// the last (of packed sequences numbers, some of which nobody writes), [segments - 2, batch, value_heads, padded keys, padded keys]; then where all segments but the first start, [segments - 1,
+// batch, value_heads, K, V].
+int64_t gpu_kept_states(const GatedDeltaRuleSize& size, bool packed,
+                        const GatedDeltaRulePiece& piece);
+
+// Whether a forward pass on so many multiprocessors gains by walking the piece's segments side by side; its gain is a
+// backward pass's, too.
+bool delta_split_pays(const GatedDeltaRuleSize& size, const GatedDeltaRulePiece& piece,
+                      int64_t multiprocessors);
+// How a forward pass that keeps nothing is split; not at all where nothing is gained.
+GatedDeltaRulePiece delta_best_split(const GatedDeltaRuleSize& size, int64_t multiprocessors);
+
+}  // namespace linescan

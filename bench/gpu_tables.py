@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Measures scans, ss2d and networks on one GPU and prints the tables of bench/results/.
+"""Measures operators and networks on one GPU and prints the tables of bench/results/.
 
     PYTHONPATH=python bench/gpu_tables.py [--peers FOLDER] [--program PROGRAM] [SECTION ...]
 
-Sections: scan, ss2d, delta, networks, resolutions (default: all). Ours are launched from CUDA graphs; every
+Sections: scan, ss2d, delta, packed, conv, networks, resolutions (default: all). Ours are launched from CUDA graphs; every
 figure is a median after warm-up. --peers: a folder with a program baseline.py that takes sections
 `scan core gdn model res` and prints one JSON line a figure; it runs first, on the same GPU, and its
 figures stand beside ours. The program is build/cuda's unless given.
@@ -36,12 +36,20 @@ DELTAS = [(2, 8, 1, 8192, 128, 128), (4, 16, 1, 8192, 128, 128), (16, 64, 1, 204
           (16, 64, 1, 8192, 128, 128), (32, 32, 1, 8192, 128, 128), (32, 32, 1, 32768, 128, 128),
           (16, 64, 4, 8192, 128, 128), (32, 32, 8, 1024, 128, 128), (16, 16, 8, 2048, 64, 64),
           (6, 6, 8, 2048, 256, 512), (4, 4, 2048, 196, 32, 32)]
+# heads, value heads, lengths of the sequences, K, V
+PACKED = [(2, 8, [8192], 128, 128), (2, 8, [4096, 4096], 128, 128), (2, 8, [6144, 1024, 1024], 128, 128),
+          (16, 64, [2048] * 4, 128, 128), (16, 64, [5000, 1, 700, 2491], 128, 128),
+          (32, 32, [64] * 2050, 128, 128)]
+# batch, length, channels, width
+CONVOLUTIONS = [(8, 2048, 1536, 4), (8, 2048, 3072, 4), (1, 8192, 4096, 4), (2048, 196, 128, 4),
+                (8, 2048, 1536, 2)]
 NETWORKS = ["vmamba_tiny_s1l8", "vmamba_tiny_s2l5", "vmamba_tiny_v0", "vmamba_small_s1l20",
             "vmamba_base_s1l20"]
 PEER_NETWORKS = {"vmamba_tiny_s1l8": "vmamba_t_s1l8", "vmamba_tiny_s2l5": "vmamba_t_s2l5",
                  "vmamba_tiny_v0": "vanilla_t", "vmamba_small_s1l20": "vmamba_s_s1l20",
                  "vmamba_base_s1l20": "vmamba_b_s1l20"}
 SIZES = [224, 384, 512, 768, 1024]
+SECTIONS = ["scan", "ss2d", "delta", "packed", "conv", "networks", "resolutions"]
 
 
 def milliseconds(work, count=20):
@@ -168,32 +176,34 @@ def ss2d_table(peers):
         torch.cuda.empty_cache()
 
 
+def delta_inputs(heads, value_heads, batch, length, K, V):
+    torch.manual_seed(0)
+    half = {"device": "cuda", "dtype": torch.bfloat16}
+    q = torch.randn(batch, length, heads, K, **half)
+    k = functional.normalize(torch.randn_like(q).float(), dim=-1).bfloat16()
+    v = torch.randn(batch, length, value_heads, V, **half)
+    g = functional.logsigmoid(torch.randn(batch, length, value_heads, device="cuda"))
+    beta = torch.rand(batch, length, value_heads, device="cuda").bfloat16()
+    return [q, k, v, g, beta]
+
+
+def forward_and_both(forward, given):
+    """Milliseconds of forward() without gradients, and a function that also computes those of `given`."""
+    with torch.no_grad():
+        ahead = milliseconds(forward)
+        gradient = torch.randn_like(forward())
+    for tensor in given:
+        tensor.requires_grad_()
+    return ahead, lambda: torch.autograd.grad(forward(), given, gradient)
+
+
 def delta_table(peers):
     print("| heads / value heads, batch x length, K, V | forward ms | forward + backward ms | "
           "forward + backward MB | peer forward | peer forward + backward | peer MB |"
           "\n| --- | --- | --- | --- | --- | --- | --- |")
     for heads, value_heads, batch, length, K, V in DELTAS:
-        torch.manual_seed(0)
-        half = {"device": "cuda", "dtype": torch.bfloat16}
-        q = torch.randn(batch, length, heads, K, **half)
-        k = functional.normalize(torch.randn_like(q).float(), dim=-1).bfloat16()
-        v = torch.randn(batch, length, value_heads, V, **half)
-        g = functional.logsigmoid(torch.randn(batch, length, value_heads, device="cuda"))
-        beta = torch.rand(batch, length, value_heads, device="cuda").bfloat16()
-        given = [q, k, v, g, beta]
-
-        def forward():
-            return torch.ops.linescan.gated_delta_rule(*given)[0]
-
-        with torch.no_grad():
-            ahead = milliseconds(forward)
-            gradient = torch.randn_like(forward())
-        for tensor in given:
-            tensor.requires_grad_()
-
-        def both():
-            return torch.autograd.grad(forward(), given, gradient)
-
+        given = delta_inputs(heads, value_heads, batch, length, K, V)
+        ahead, both = forward_and_both(lambda: torch.ops.linescan.gated_delta_rule(*given)[0], given)
         all_ms, all_mb = milliseconds(both), peak_megabytes(both)
         peer = find(peers, HK=heads, HV=value_heads, B=batch, T=length, K=K, peer="fla")
         memory = peer.get("fwdbwd_MB")
@@ -201,8 +211,67 @@ def delta_table(peers):
               f"{all_mb:.0f} | {beside(peer.get('fwd_ms'), ahead)} | "
               f"{beside(peer.get('fwdbwd_ms'), all_ms)} | {f'{memory:.0f}' if memory else '-'} |",
               flush=True)
-        del q, k, v, g, beta, given, gradient
+        del given, both
         torch.cuda.empty_cache()
+
+
+def packed_table():
+    """Packed sequences of the gated delta rule, beside the same ones in calls of their own."""
+    print("| heads / value heads, lengths, K, V | forward ms | forward + backward ms | "
+          "forward + backward MB | one by one forward | one by one forward + backward |"
+          "\n| --- | --- | --- | --- | --- | --- |")
+    for heads, value_heads, lengths, K, V in PACKED:
+        given = delta_inputs(heads, value_heads, 1, sum(lengths), K, V)
+        bounds = torch.tensor([0] + lengths, device="cuda").cumsum(0)
+
+        def packed():
+            return torch.ops.linescan.gated_delta_rule(*given, cu_seqlens=bounds)[0]
+
+        def one_by_one():
+            parts = zip(*(tensor.split(lengths, dim=1) for tensor in given))
+            return torch.cat([torch.ops.linescan.gated_delta_rule(*part)[0] for part in parts], dim=1)
+
+        ahead, both = forward_and_both(packed, given)
+        all_ms, all_mb = milliseconds(both), peak_megabytes(both)
+        cells = ["-", "-"]
+        if len(lengths) <= 16:
+            other_ahead, other_both = forward_and_both(one_by_one, given)
+            cells = [beside(other_ahead, ahead), beside(milliseconds(other_both), all_ms)]
+        name = (f"{len(lengths)} x {lengths[0]}" if len(set(lengths)) == 1 else
+                " + ".join(str(length) for length in lengths))
+        print(f"| {heads}/{value_heads}, {name}, {K}, {V} | {ahead:.3f} | {all_ms:.3f} | {all_mb:.0f} | "
+              f"{' | '.join(cells)} |", flush=True)
+        del given, both
+        torch.cuda.empty_cache()
+
+
+def convolution_table():
+    """The short convolution with SiLU, beside PyTorch's and in copies of x (floor: one forward, two and a half with
+    the backward pass, which reads x and a gradient and writes one)."""
+    print("| batch x length x channels, width | forward ms | forward + backward ms | in copies | "
+          "PyTorch forward | PyTorch forward + backward |\n| --- | --- | --- | --- | --- | --- |")
+    for batch, length, channels, width in CONVOLUTIONS:
+        torch.manual_seed(0)
+        half = {"device": "cuda", "dtype": torch.bfloat16}
+        x = torch.randn(batch, length, channels, **half)
+        given = [x, torch.randn(channels, width, **half)]
+        copy = torch.empty_like(x)
+        copied = milliseconds(lambda: copy.copy_(x.detach()))
+
+        def ours():
+            return torch.ops.linescan.causal_conv1d(*given)[0]
+
+        def theirs():
+            rows, weight = given[0].transpose(1, 2), given[1].unsqueeze(1)
+            out = functional.conv1d(rows, weight, padding=width - 1, groups=channels)
+            return functional.silu(out[..., :length]).transpose(1, 2)
+
+        ahead, both = forward_and_both(ours, given)
+        all_ms = milliseconds(both)
+        their_ahead, their_both = forward_and_both(theirs, given)
+        print(f"| {batch} x {length} x {channels}, {width} | {ahead:.3f} | {all_ms:.3f} | "
+              f"{ahead / copied:.1f} / {all_ms / copied:.1f} | {beside(their_ahead, ahead)} | "
+              f"{beside(milliseconds(their_both), all_ms)} |", flush=True)
 
 
 def network(program, model, size, batch, precision, seconds=2):
@@ -252,29 +321,27 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sections", nargs="*", metavar="SECTION",
-                        choices=["scan", "ss2d", "delta", "networks", "resolutions", []])
+                        choices=[*SECTIONS, []])
     parser.add_argument("--peers", metavar="FOLDER")
     parser.add_argument("--program", default=str(ROOT / "build/cuda/bin/linescan"))
     arguments = parser.parse_args()
-    sections = arguments.sections or ["scan", "ss2d", "delta", "networks", "resolutions"]
+    sections = arguments.sections or SECTIONS
     print(f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}, CUDA "
           f"{torch.version.cuda}\n")
-    for section, name in (("scan", "scan"), ("ss2d", "core"), ("delta", "gdn"), ("networks", "model"),
-                          ("resolutions", "res")):
+
+    def peers(section):
+        return peers_of(arguments.peers, section)
+
+    tables = {"scan": lambda: scan_table(peers("scan")), "ss2d": lambda: ss2d_table(peers("core")),
+              "delta": lambda: delta_table(peers("gdn")), "packed": packed_table,
+              "conv": convolution_table,
+              "networks": lambda: network_table(arguments.program, peers("model")),
+              "resolutions": lambda: resolution_table(arguments.program, peers("res"))}
+    for section in SECTIONS:
         if section not in sections:
             continue
-        peers = peers_of(arguments.peers, name)
         print(f"## {section}\n", flush=True)
-        if section == "scan":
-            scan_table(peers)
-        elif section == "ss2d":
-            ss2d_table(peers)
-        elif section == "delta":
-            delta_table(peers)
-        elif section == "networks":
-            network_table(arguments.program, peers)
-        else:
-            resolution_table(arguments.program, peers)
+        tables[section]()
         print()
 
 

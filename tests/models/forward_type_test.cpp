@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "linescan/base/error.h"
-#include "tests/support/refusals.h"
+#include "tests/support/messages.h"
 
 namespace linescan {
 namespace {

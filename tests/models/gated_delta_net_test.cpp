@@ -11,7 +11,7 @@
 #include "linescan/base/error.h"
 #include "linescan/models/compute.h"
 #include "linescan/models/decay.h"
-#include "tests/support/refusals.h"
+#include "tests/support/messages.h"
 
 namespace linescan {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "linescan/base/error.h"
 #include "linescan/models/networks/registry.h"
-#include "tests/support/refusals.h"
+#include "tests/support/messages.h"
 
 namespace linescan {
 namespace {

@@ -8,7 +8,7 @@
 #include "linescan/models/decay.h"
 #include "linescan/models/tensor_file.h"
 #include "tests/models/small_model.h"
-#include "tests/support/refusals.h"
+#include "tests/support/messages.h"
 
 namespace linescan {
 namespace {

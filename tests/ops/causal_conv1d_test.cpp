@@ -9,7 +9,7 @@
 #include "linescan/device/simd_target.h"
 #include "linescan/ops/causal_conv1d/sample.h"
 #include "tests/support/judging.h"
-#include "tests/support/refusals.h"
+#include "tests/support/messages.h"
 
 namespace linescan::testing {
 namespace {

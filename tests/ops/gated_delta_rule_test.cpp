@@ -10,7 +10,7 @@
 #include "linescan/device/simd_target.h"
 #include "linescan/ops/gated_delta_rule/sample.h"
 #include "tests/support/judging.h"
-#include "tests/support/refusals.h"
+#include "tests/support/messages.h"
 
 namespace linescan::testing {
 namespace {

@@ -11,7 +11,7 @@
 #include "linescan/ops/ss2d/route.h"
 #include "linescan/ops/ss2d/sample.h"
 #include "tests/support/judging.h"
-#include "tests/support/refusals.h"
+#include "tests/support/messages.h"
 
 namespace linescan::testing {
 namespace {

@@ -11,7 +11,7 @@
 
 #include "linescan/base/error.h"
 #include "linescan/files/atomic_write.h"
-#include "tests/support/refusals.h"
+#include "tests/support/messages.h"
 #include "tests/train/tiny_run.h"
 
 namespace linescan {

@@ -9,7 +9,7 @@
 #include <set>
 
 #include "linescan/base/error.h"
-#include "tests/support/refusals.h"
+#include "tests/support/messages.h"
 #include "tests/train/tiny_run.h"
 
 namespace linescan {

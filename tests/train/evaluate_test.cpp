@@ -11,7 +11,7 @@
 #include "linescan/train/dataset.h"
 #include "linescan/train/non_finite.h"
 #include "linescan/train/predict.h"
-#include "tests/support/refusals.h"
+#include "tests/support/messages.h"
 #include "tests/train/tiny_run.h"
 
 namespace linescan {

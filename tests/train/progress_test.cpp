@@ -11,8 +11,12 @@
 #include <sstream>
 #include <string>
 
+#include "tests/support/messages.h"
+
 namespace linescan {
 namespace {
+
+using testing::times_in;
 
 ProgressFacts halfway() {
   ProgressFacts facts;
@@ -107,29 +111,22 @@ std::string drawn(int columns) {
   return std::string("\r").append(progress_line(halfway(), columns, false, false)).append("\x1b[K");
 }
 
-int count(const std::string& text, const std::string& part) {
-  int times = 0;
-  for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1))
-    ++times;
-  return times;
-}
-
 TEST(Progress, TerminalRedrawsAtMostTenTimesASecond) {
   Screen screen(true);
   Progress progress = screen.progress();
   for (int i = 0; i < 1000; ++i, screen.now += 0.001) progress.update(halfway());
-  EXPECT_GE(count(screen.out.str(), "\r"), 9);
-  EXPECT_LE(count(screen.out.str(), "\r"), 10);
-  EXPECT_EQ(count(screen.out.str(), "\n"), 0);
+  EXPECT_GE(times_in(screen.out.str(), "\r"), 9);
+  EXPECT_LE(times_in(screen.out.str(), "\r"), 10);
+  EXPECT_EQ(times_in(screen.out.str(), "\n"), 0);
 }
 
 TEST(Progress, PlainLinesComeEveryFewSeconds) {
   Screen screen(false);
   Progress progress = screen.progress();
   for (int i = 0; i < 120; ++i, screen.now += 0.1) progress.update(halfway());  // 12 seconds
-  EXPECT_EQ(count(screen.out.str(), "\n"), 3);                                  // at 0, 5 and 10
-  EXPECT_EQ(count(screen.out.str(), "\r"), 0);
-  EXPECT_EQ(count(screen.out.str(), "\x1b"), 0);
+  EXPECT_EQ(times_in(screen.out.str(), "\n"), 3);                               // at 0, 5 and 10
+  EXPECT_EQ(times_in(screen.out.str(), "\r"), 0);
+  EXPECT_EQ(times_in(screen.out.str(), "\x1b"), 0);
 }
 
 TEST(Progress, FollowsTheWidthOfTheWindow) {

@@ -12,7 +12,7 @@
 
 #include "linescan/base/error.h"
 #include "linescan/train/report_data.h"
-#include "tests/support/refusals.h"
+#include "tests/support/messages.h"
 #include "tests/train/report_sample.h"
 
 namespace linescan {
@@ -21,6 +21,7 @@ namespace {
 using nlohmann::json;
 namespace fs = std::filesystem;
 using testing::contains;
+using testing::times_in;
 
 class Report : public ::testing::Test {
  protected:
@@ -37,13 +38,6 @@ class Report : public ::testing::Test {
 std::string read_text(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};
-}
-
-int count(const std::string& text, const std::string& part) {
-  int times = 0;
-  for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1))
-    ++times;
-  return times;
 }
 
 // Every element is closed, in order, and what stands between "<" and ">" is a tag.
@@ -96,10 +90,10 @@ TEST_F(Report, SampleRunHasEverySection) {
                            "instruction set",
                            "AVX2"})
     EXPECT_TRUE(contains(page, part)) << part;
-  EXPECT_EQ(count(page, "class=\"missing\""), 0);
-  EXPECT_EQ(count(page, "<g class=\"cell\">"), 100);
-  EXPECT_EQ(count(page, "<img class=\"picture\" src=\"data:image/png;base64,iVBORw0KGgo"), 24);
-  EXPECT_EQ(count(page, "<figure class=\"chart\">"), 5);
+  EXPECT_EQ(times_in(page, "class=\"missing\""), 0);
+  EXPECT_EQ(times_in(page, "<g class=\"cell\">"), 100);
+  EXPECT_EQ(times_in(page, "<img class=\"picture\" src=\"data:image/png;base64,iVBORw0KGgo"), 24);
+  EXPECT_EQ(times_in(page, "<figure class=\"chart\">"), 5);
 }
 
 TEST_F(Report, NeedsNothingButItself) {
@@ -134,7 +128,7 @@ TEST_F(Report, RunInProgressShowsValidation) {
   expect_well_formed(page);
   EXPECT_TRUE(contains(page, "<b>validation accuracy</b> so far"));
   EXPECT_TRUE(contains(page, "1,240 steps"));
-  EXPECT_EQ(count(page, "<figure class=\"chart\">"), 5);
+  EXPECT_EQ(times_in(page, "<figure class=\"chart\">"), 5);
 }
 
 TEST_F(Report, WhatIsNotAFolderIsRefused) {
@@ -158,7 +152,7 @@ TEST_F(Report, DamagedFilesAreNamedAndTheRestIsShown) {
   EXPECT_TRUE(contains(page, "machine.json is not a JSON object"));
   EXPECT_TRUE(contains(page, "config.toml:1:"));
   EXPECT_TRUE(contains(page, "not a square table of counts"));
-  EXPECT_EQ(count(page, "<figure class=\"chart\">"), 5);
+  EXPECT_EQ(times_in(page, "<figure class=\"chart\">"), 5);
 }
 
 TEST_F(Report, NothingFromTheFilesBecomesMarkup) {
@@ -181,7 +175,7 @@ TEST_F(Report, NothingFromTheFilesBecomesMarkup) {
   write_text(run / "config.toml", "name = '''" + attack + "'''");
   const std::string page = report_page(run);
   expect_well_formed(page);
-  EXPECT_EQ(count(page, "<script>"), 1);
+  EXPECT_EQ(times_in(page, "<script>"), 1);
   EXPECT_FALSE(contains(page, "alert(1)<"));
   EXPECT_FALSE(contains(page, "<b>run"));
   EXPECT_FALSE(contains(page, "onerror"));
@@ -246,7 +240,7 @@ TEST_F(Report, ManyClassesShowTheWeakest) {
   expect_well_formed(page);
   EXPECT_TRUE(contains(page, "The 20 weakest classes"));
   EXPECT_TRUE(contains(page, "class 50"));
-  EXPECT_EQ(count(page, "class=\"cell\""), 0);
+  EXPECT_EQ(times_in(page, "class=\"cell\""), 0);
 }
 
 TEST_F(Report, ClassWithoutImagesHasNoRecall) {

@@ -103,27 +103,27 @@ __device__ __forceinline__ void multiply(float (&d)[4], const FragmentA<float>& 
 #pragma unroll
       for (int i = 0; i < 2; ++i) right[i] = __float_as_uint(b.values[2 * half + i]);
       mma_tf32(d, left, right, d);
-      continue;
+    } else {
+      float rest_a[4], rest_b[2];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) rest_a[i] = a.values[i & 1][2 * half + (i >> 1)];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) rest_b[i] = b.values[2 * half + i];
+      uint32_t left[kPieces][4], right[kPieces][2];
+#pragma unroll
+      for (int piece = 0; piece < kPieces; ++piece)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) left[piece][i] = take_piece(rest_a[i]);
+#pragma unroll
+      for (int piece = 0; piece < kPieces; ++piece)
+#pragma unroll
+        for (int i = 0; i < 2; ++i) right[piece][i] = take_piece(rest_b[i]);
+#pragma unroll
+      for (int order = kPieces - 1; order >= 0; --order)  // small terms first
+#pragma unroll
+        for (int piece = 0; piece <= order; ++piece)
+          mma_tf32(d, left[piece], right[order - piece], d);
     }
-    float rest_a[4], rest_b[2];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) rest_a[i] = a.values[i & 1][2 * half + (i >> 1)];
-#pragma unroll
-    for (int i = 0; i < 2; ++i) rest_b[i] = b.values[2 * half + i];
-    uint32_t left[kPieces][4], right[kPieces][2];
-#pragma unroll
-    for (int piece = 0; piece < kPieces; ++piece)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) left[piece][i] = take_piece(rest_a[i]);
-#pragma unroll
-    for (int piece = 0; piece < kPieces; ++piece)
-#pragma unroll
-      for (int i = 0; i < 2; ++i) right[piece][i] = take_piece(rest_b[i]);
-#pragma unroll
-    for (int order = kPieces - 1; order >= 0; --order)  // small terms first
-#pragma unroll
-      for (int piece = 0; piece <= order; ++piece)
-        mma_tf32(d, left[piece], right[order - piece], d);
   }
 }
 

@@ -29,9 +29,11 @@ Ss2dSample::Ss2dSample(const Ss2dCase& c) : routes(c.routes) {
   gdt_bias = like(dt_bias);
   gA_log = like(A_log);
   gD = like(D);
-  problem = {x.view(),     projection.view(), dt_weight.view(), dt_bias.view(),
-             A_log.view(), D.view(),          routes.data(),    K,
-             out.view()};
+  problem = {x.view(),         projection.view(),
+             dt_weight.view(), dt_bias.view(),
+             A_log.view(),     D.view(),
+             routes.data(),    K,
+             out.view(),       {}};
   gradients = {gout.view(),     gx.view(),     gprojection.view(), gdt_weight.view(),
                gdt_bias.view(), gA_log.view(), gD.view()};
 }

@@ -1,4 +1,4 @@
-// What tests ask of errors.
+// What tests ask of messages and other texts.
 #pragma once
 
 #include <string>
@@ -20,6 +20,13 @@ std::string refusal_of(const Call& call) {
 
 inline bool contains(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
+}
+
+inline int times_in(const std::string& text, const std::string& part) {
+  int times = 0;
+  for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1))
+    ++times;
+  return times;
 }
 
 }  // namespace linescan::testing

@@ -130,14 +130,13 @@ void for_each_piece(const GatedDeltaRuleProblem& p, const GatedDeltaRuleGradient
       const auto of_tokens = [&](const TensorView& view) {
         return part_of(of_items(view), 1, first, tokens);
       };
-      for (TensorView GatedDeltaRuleProblem::*view :
+      for (const auto view :
            {&GatedDeltaRuleProblem::q, &GatedDeltaRuleProblem::k, &GatedDeltaRuleProblem::v,
             &GatedDeltaRuleProblem::g, &GatedDeltaRuleProblem::beta})
         piece.problem.*view = of_tokens(p.*view);
-      for (TensorView GatedDeltaRuleGradients::*view :
-           {&GatedDeltaRuleGradients::o, &GatedDeltaRuleGradients::q, &GatedDeltaRuleGradients::k,
-            &GatedDeltaRuleGradients::v, &GatedDeltaRuleGradients::g,
-            &GatedDeltaRuleGradients::beta})
+      for (const auto view : {&GatedDeltaRuleGradients::o, &GatedDeltaRuleGradients::q,
+                              &GatedDeltaRuleGradients::k, &GatedDeltaRuleGradients::v,
+                              &GatedDeltaRuleGradients::g, &GatedDeltaRuleGradients::beta})
         piece.gradients.*view = of_tokens(gradients.*view);
       piece.kept = kept_from(segment);
       piece.problem.initial_state =

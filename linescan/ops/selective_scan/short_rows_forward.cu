@@ -12,8 +12,15 @@
 namespace linescan {
 namespace {
 
+// Of a multiprocessor; those of compute capability 8.6 take no more than 16.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 860
+constexpr int kBlocksAtOnce = 16;
+#else
+constexpr int kBlocksAtOnce = kShortForwardWarps;
+#endif
+
 template <typename T, typename G>
-__global__ void __launch_bounds__(kGpuWarp, kShortForwardWarps)
+__global__ void __launch_bounds__(kGpuWarp, kBlocksAtOnce)
     short_rows_forward(const __grid_constant__ SelectiveScanGpuArguments args) {
   const ShortRowsPlace place(args);
   unsigned char* shared = shared_memory();

@@ -6,6 +6,7 @@
 
 #include <iostream>
 #include <memory>
+#include <optional>
 
 #include "linescan/binding/gpu_runtime.h"
 #include "linescan/cli/bench.h"
@@ -23,19 +24,18 @@ struct BenchNetworkRequest {
   std::string model;
   ComputeOptions compute;
   std::vector<std::string> settings;
-  int64_t size = 0, batch = 8, threads = 0;
+  std::optional<int64_t> size, threads;
+  int64_t batch = 8;
   double seconds = 10;
   bool graph = true;
   bool json = false;
 };
 
 void check(const BenchNetworkRequest& request) {
-  if (request.batch < 1)
-    throw_error<InvalidArgument>("--batch is {}, expected 1 or more", request.batch);
-  if (!(request.seconds > 0))
-    throw_error<InvalidArgument>("--seconds is {}, expected more than 0", request.seconds);
-  if (request.threads < 0)
-    throw_error<InvalidArgument>("--threads is {}, expected 1 or more", request.threads);
+  expect_within("--batch", request.batch, 1, kLargestCount);
+  if (request.size) expect_within("--size", *request.size, 1, kLargestImage);
+  if (request.threads) expect_within("--threads", *request.threads, 1, kMostThreads);
+  expect_seconds("--seconds", request.seconds);
 }
 
 nlohmann::json measure_images(const BenchNetworkRequest& request, const Compute& compute,
@@ -99,11 +99,11 @@ std::pair<nlohmann::json, nlohmann::json> measure_network(const BenchNetworkRequ
 
 void run_bench_network(const BenchNetworkRequest& request) {
   check(request);
-  if (request.threads > 0) at::set_num_threads(static_cast<int>(request.threads));
+  if (request.threads) at::set_num_threads(static_cast<int>(*request.threads));
   VMambaConfig config = named_model(request.model);
   for (const std::string& setting : request.settings)
     set_option(config.options(), "model option", setting);
-  const int64_t size = request.size > 0 ? request.size : config.image_size;
+  const int64_t size = request.size.value_or(config.image_size);
   const Compute compute = request.compute.open();
   const auto [inference, training] = measure_network(request, compute, config, size);
 
@@ -130,13 +130,13 @@ void add_bench_network(CLI::App& bench) {
   command.add_option("model", request->model, "name of the network")->required();
   command.add_option("--set", request->settings, "change an option of the network: key=value")
       ->allow_extra_args(false);
-  command.add_option("--size", request->size, "height and width of the images in pixels");
-  command.add_option("--batch", request->batch, "images in the batch");
+  add_number(command, "--size", request->size, "height and width of the images in pixels");
+  add_number(command, "--batch", request->batch, "images in the batch");
   add_compute_options(command, request->compute);
   command.add_flag("--graph,!--no-graph", request->graph,
                    "on a GPU: record the work as a CUDA graph (default)");
-  command.add_option("--threads", request->threads, "threads to use; default: all cores");
-  command.add_option("--seconds", request->seconds, "time to spend on each measurement");
+  add_number(command, "--threads", request->threads, "threads to use; default: all cores");
+  add_number(command, "--seconds", request->seconds, "time to spend on each measurement");
   command.add_flag("--json", request->json, "one JSON document on standard output");
   add_example(command,
               "linescan bench network vmamba_tiny_s1l8 --size 224 --batch 8\n"

@@ -176,15 +176,17 @@ nlohmann::json describe(const lab::Statistics& timing, const Subject& subject, i
 
 void print_pass(const char* name, const nlohmann::json& row) {
   std::cout << fmt::format(
-      "{:<9}{:>9.3f} ms  ({:.3f} to {:.3f}) {:>8.3f} ns/element {:>6.1f} GB/s {:>4.0f}% of floor\n",
-      name, row["ms_median"].get<double>(), row["ms_p10"].get<double>(),
-      row["ms_p90"].get<double>(), row["ns_per_element"].get<double>(),
-      row["gb_per_s"].get<double>(), 100 * row["share_of_floor"].get<double>());
+      "{:<9}{:>9.3f} ms ({:.3f} to {:.3f}) {:.3f} ns/element {:.1f} GB/s {:.0f} % of floor\n", name,
+      row["ms_median"].get<double>(), row["ms_p10"].get<double>(), row["ms_p90"].get<double>(),
+      row["ns_per_element"].get<double>(), row["gb_per_s"].get<double>(),
+      100 * row["share_of_floor"].get<double>());
 }
 
 void run_bench_op(const BenchOpRequest& request) {
-  if (!(request.seconds > 0))
-    throw_error<InvalidArgument>("--seconds is {}, expected more than 0", request.seconds);
+  expect_seconds("--seconds", request.seconds);
+  if (request.softplus && request.op != kScanName)
+    throw_error<InvalidArgument>("--softplus: expected with {} alone, got {}", kScanName,
+                                 request.op);
   torch::manual_seed(0);
   const Subject subject = find_operator(kOperators, request.op).subject(request);
   if (subject.elements == 0)

@@ -56,8 +56,7 @@ void print_labels(const std::string& file, const std::vector<Label>& labels) {
 }
 
 void classify(const ClassifyOptions& options) {
-  if (options.top_k < 1)
-    throw_error<InvalidArgument>("option --topk is {}, expected at least 1", options.top_k);
+  expect_within("--topk", options.top_k, 1, kLargestCount);
   const std::vector<std::filesystem::path> files = picture_files(options.paths);
   const Compute compute = options.compute.open();
   TrainedModel model = load_trained(find_checkpoint(options.folder, "best"), compute.device);
@@ -95,7 +94,7 @@ void add_classify(CLI::App& command) {
       .add_option("pictures", options->paths,
                   "PNG or JPEG files or folders, resized for the network")
       ->required();
-  command.add_option("--topk", options->top_k, "how many labels a picture")->capture_default_str();
+  add_number(command, "--topk", options->top_k, "how many labels a picture; default 3");
   add_compute_options(command, options->compute);
   command.add_flag("--json", options->json, "print [{file, labels: [{name, probability}]}]");
   add_example(command, "linescan classify runs/first pictures/ --topk 3 --json");

@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <exception>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -50,12 +51,23 @@ CLI::Option* add_number(CLI::App& command, const std::string& flag, int64_t& tar
                         const std::string& help);
 CLI::Option* add_number(CLI::App& command, const std::string& flag, double& target,
                         const std::string& help);
+CLI::Option* add_number(CLI::App& command, const std::string& flag, std::optional<int64_t>& target,
+                        const std::string& help);
+
+// Throws InvalidArgument that names the option.
+void expect_within(const std::string& flag, int64_t value, int64_t least, int64_t most);
+void expect_seconds(const std::string& flag, double value);  // more than 0, at most a day
+
+// What options that are numbers reach to at most.
+inline constexpr int64_t kLargestImage = 1 << 16;    // height or width in pixels
+inline constexpr int64_t kLargestCount = 1'000'000;  // of images, steps and the like
+inline constexpr int64_t kMostThreads = 1024;
 
 // Adds "Example:" and the text to the command's help.
 void add_example(CLI::App& command, const char* example);
 
 // `start` and the words in lines of at most 80 columns, ending with a newline; lines after the first
-// are indented as far as `start` is long.
+// are indented as far as `start` is long. One of more than 40 columns has a line of its own.
 std::string wrap_words(const std::string& start, const std::string& words);
 
 // "  name = value" and what it means, for each option, in 80 columns: what --set can change.

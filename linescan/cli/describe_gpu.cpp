@@ -29,10 +29,12 @@ std::vector<std::string> describe_gpu(const Gpu& gpu) {
                       gpu.multiprocessors, gpu.clock_hz / 1e9),
           fmt::format("shared memory {} KiB a block, {} KiB an SM", gpu.shared_per_block / 1024,
                       gpu.shared_per_multiprocessor / 1024),
-          fmt::format("L2 {:.1f} MiB, memory {:.1f} GiB at {:.0f} GB/s",
+          fmt::format("L2 {:.1f} MiB, memory {:.1f} GiB at {}",
                       static_cast<double>(gpu.l2_bytes) / (1 << 20),
                       static_cast<double>(gpu.memory_bytes) / (1 << 30),
-                      gpu.memory_bytes_per_second / 1e9),
+                      gpu.memory_bytes_per_second > 0
+                          ? fmt::format("{:.0f} GB/s", gpu.memory_bytes_per_second / 1e9)
+                          : "a rate that the driver does not tell"),
           "code: " + code_for(gpu).text};
 }
 

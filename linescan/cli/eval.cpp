@@ -38,8 +38,9 @@ std::string file_stem(const std::string& name) {
   return stem;
 }
 
-void export_images(const ImageSet& images, const std::vector<std::string>& classes,
-                   const std::string& count_text, const fs::path& folder) {
+// Returns [{file, class}].
+nlohmann::json export_images(const ImageSet& images, const std::vector<std::string>& classes,
+                             const std::string& count_text, const fs::path& folder) {
   int64_t count = 0;
   set_option(std::vector<Option>{{"--export-images", &count, ""}}, "option", "--export-images",
              count_text);
@@ -49,10 +50,14 @@ void export_images(const ImageSet& images, const std::vector<std::string>& class
   std::error_code error;
   fs::create_directories(folder, error);
   if (error) throw_error<IoError>("image: cannot create {}: {}", folder.string(), error.message());
+  nlohmann::json written = nlohmann::json::array();
   for (int64_t i = 0; i < count; ++i) {
-    const std::string name = fmt::format("{}-{:05}.png", file_stem(classes[images.labels[i]]), i);
-    write_file_atomically(folder / name, encode_png(image_of(images, i)));
+    const std::string& label = classes[images.labels[i]];
+    const fs::path file = folder / fmt::format("{}-{:05}.png", file_stem(label), i);
+    write_file_atomically(file, encode_png(image_of(images, i)));
+    written.push_back({{"file", file.string()}, {"class", label}});
   }
+  return written;
 }
 
 void print_table(const Evaluation& evaluation, const std::vector<std::string>& classes) {
@@ -111,7 +116,9 @@ void eval(const EvalOptions& options) {
     throw_error<InvalidArgument>("eval: the images have {} channels, expected {}",
                                  data.test.channels, model.channels);
   if (!options.export_images.empty()) {
-    export_images(data.test, data.classes, options.export_images[0], options.export_images[1]);
+    const nlohmann::json written =
+        export_images(data.test, data.classes, options.export_images[0], options.export_images[1]);
+    if (options.json) print_json(written);
     return;
   }
   const Evaluation evaluation =
@@ -141,7 +148,8 @@ void add_eval(CLI::App& command) {
   add_compute_options(command, options->compute);
   command.add_flag("--json", options->json,
                    "print {top1, top5, loss, images, confusion[true][predicted]}, of\n"
-                   "sequences {top1, top5, loss, answers}");
+                   "sequences {top1, top5, loss, answers}; with --export-images\n"
+                   "[{file, class}]");
   add_example(command,
               "linescan eval runs/first --json\n"
               "  linescan eval runs/first --export-images 8 pictures");

@@ -7,6 +7,7 @@
 
 #include "linescan/cli/command.h"
 #include "linescan/cli/compute_options.h"
+#include "linescan/cli/output_files.h"
 #include "linescan/models/networks/registry.h"
 #include "linescan/models/networks/vmamba.h"
 #include "linescan/models/tensor_file.h"
@@ -83,6 +84,9 @@ void run_forward(const ForwardRequest& request) {
   for (const std::string& setting : request.settings)
     set_option(config.options(), "model option", setting);
   const at::ScalarType dtype = parse_dtype(request.dtype);
+  expect_writable("--output", request.output);
+  expect_different("--output", request.output, "--weights", request.weights);
+  expect_different("--output", request.output, "--input", request.input);
   const Compute compute = request.compute.open();
   if (config.backbone)
     throw_error<InvalidArgument>("forward: backbone=true has no classifier, hence no logits");
@@ -115,6 +119,10 @@ void run_forward(const ForwardRequest& request) {
     }
   }
   write_tensors(request.output, results);
+  for (const auto& [name, tensor] : results)
+    if (!at::isfinite(tensor).all().item<bool>())
+      throw_error<NotFinite>("forward: {} has numbers that are not finite; all results are in {}",
+                             name, request.output);
 }
 
 }  // namespace

@@ -60,9 +60,7 @@ void run_info(const InfoRequest& request) {
     set_option(config.options(), "model option", setting);
   config.validate();
   const int64_t size = request.size.value_or(config.image_size);
-  constexpr int64_t kLargestSize = 1 << 16;
-  if (size < 1 || size > kLargestSize)
-    throw_error<InvalidArgument>("--size is {}, expected 1 to {}", size, kLargestSize);
+  expect_within("--size", size, 1, kLargestImage);
   const Cost cost = count_cost(config, size, size);
   if (request.json)
     print_json(to_document(request.model, cost));
@@ -77,8 +75,8 @@ void add_info(CLI::App& command) {
   command.add_option("model", request->model, "name of the network (below)")->required();
   command.add_option("--set", request->settings, "change an option of the network: key=value")
       ->allow_extra_args(false);
-  command.add_option("--size", request->size,
-                     "height and width of the image; default: the network's");
+  add_number(command, "--size", request->size,
+             "height and width of the image; default: the network's");
   command.add_flag("--json", request->json, "one JSON document on standard output");
   command.footer("Networks:\n" + wrap_names(model_names()) + "\nWhat --set can change:\n" +
                  describe_options(VMambaConfig().options()) + '\n');

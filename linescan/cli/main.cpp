@@ -6,7 +6,10 @@
 #include <spdlog/spdlog.h>
 
 #include <iostream>
+#include <string>
+#include <vector>
 
+#include "linescan/base/nearest.h"
 #include "linescan/cli/command.h"
 #include "linescan/device/allocation.h"
 #include "linescan/version.h"
@@ -23,18 +26,35 @@ constexpr Command kCommands[] = {
     {"info", "Parameters, GFLOPs and stages of a network", add_info},
     {"device", "What this machine can do; environment variables in force", add_device},
     {"plan", "How an operator would run a problem here", add_plan},
-    {"check", "Judge the operators against the double-precision reference", add_check},
+    {"check", "Judge the CPU kernels against the double-precision reference", add_check},
     {"doctor", "Find out why training hangs, blows up or learns nothing", add_doctor},
     {"bench", "Time operators and networks", add_bench},
     {"throughput", "Measure a network: speed, memory, what they depend on", add_throughput},
 };
 
-// Where to read on after bad options.
-std::string help_of(int argc, char** argv) {
-  for (const Command& command : kCommands)
-    if (argc > 1 && std::string_view(argv[1]) == command.name)
-      return fmt::format("linescan {} --help", command.name);
-  return "linescan --help";
+// What is wrong with the words of the command line, and where to read on.
+std::string describe(const CLI::ParseError& error, const CLI::App& app) {
+  const CLI::App* command = &app;
+  std::string call = command->get_name();
+  while (!command->get_subcommands().empty()) {
+    command = command->get_subcommands().front();
+    call += ' ' + command->get_name();
+  }
+  std::string text = error.what();
+  const std::vector<std::string> rest = command->remaining();
+  const auto commands = command->get_subcommands([](const CLI::App*) { return true; });
+  if (!commands.empty() && !rest.empty() && !rest.front().starts_with('-')) {
+    std::vector<std::string> names;
+    for (const CLI::App* known : commands) names.push_back(known->get_name());
+    text = unknown_name("command", rest.front(), names);
+  }
+  return fmt::format("{} (see '{} --help')", text, call);
+}
+
+// PyTorch's errors of CUDA come with lines of advice behind the first, its others with a backtrace.
+std::string first_line(const c10::Error& error) {
+  const std::string text = error.what_without_backtrace();
+  return text.substr(0, text.find('\n'));
 }
 
 // Results that nobody has received are no success.
@@ -59,14 +79,14 @@ int run(int argc, char** argv) {
   } catch (const CLI::Success& success) {  // --help, --version
     return exit_code_after_output(app.exit(success));
   } catch (const CLI::ParseError& error) {
-    std::cerr << fmt::format("linescan: {} (see '{}')\n", error.what(), help_of(argc, argv));
+    std::cerr << "linescan: " << describe(error, app) << '\n';
     return kBadInput;
   } catch (const Interrupted& interrupted) {
     return kSignalBase + interrupted.signal;
   } catch (const FoundBad&) {
     return kFailed;
-  } catch (const c10::Error& error) {  // of PyTorch; its backtrace helps nobody here
-    std::cerr << "linescan: " << error.what_without_backtrace() << '\n';
+  } catch (const c10::Error& error) {
+    std::cerr << "linescan: " << first_line(error) << '\n';
     return kFailed;
   } catch (const std::exception& error) {
     std::cerr << "linescan: " << error.what() << '\n';

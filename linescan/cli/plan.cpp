@@ -60,17 +60,20 @@ concept PlannedForTheCpu = requires(const Size& size) {
   plan(size, Pass::kForward, int64_t{1});
 };
 
-template <class Size>
-void print_cpu_plans(const PlanRequest& request, const Size& size) {
-  const auto ahead = plan(size, Pass::kForward, request.threads);
-  const auto back = plan(size, Pass::kBackward, request.threads);
+template <class Shape>
+void print_cpu_plans(const PlanRequest& request, const Shape& shape) {
+  const auto ahead = plan(shape.size, Pass::kForward, request.threads);
+  const auto back = plan(shape.size, Pass::kBackward, request.threads);
   if (request.json)
     print_json({{"op", request.op},
+                {"problem", nlohmann::json(describe(shape))},
                 {"device", "cpu"},
                 {"forward", to_document(ahead)},
                 {"backward", to_document(back)}});
   else
-    std::cout << to_string(ahead) << "\n\n" << to_string(back) << '\n';
+    std::cout << wrap_words("problem ", text_of(describe(shape))) << '\n'
+              << to_string(ahead) << "\n\n"
+              << to_string(back) << '\n';
 }
 
 template <class Shape>
@@ -80,7 +83,7 @@ void print_plans(const PlanRequest& request,
   const Shape shape = parse(request.shape, request.dtype, request.layout);
   if (request.device != "cpu") return print_gpu_plans(shape, request.device, request.json);
   if constexpr (PlannedForTheCpu<decltype(shape.size)>)
-    print_cpu_plans(request, shape.size);
+    print_cpu_plans(request, shape);
   else
     throw_error<Unsupported>(
         "plan: {} has kernels for GPUs alone, on the CPU LibTorch's own are run; expected --device "
@@ -104,10 +107,7 @@ const PlannedOperator kOperators[] = {
 
 void run_plan(const PlanRequest& request) {
   const PlannedOperator& op = find_operator(kOperators, request.op);
-  constexpr int64_t kMostThreads = 1024;
-  if (request.threads < 1 || request.threads > kMostThreads)
-    throw_error<InvalidArgument>("--threads is {}, expected 1 to {}", request.threads,
-                                 kMostThreads);
+  expect_within("--threads", request.threads, 1, kMostThreads);
   op.print(request);
 }
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <iostream>
+#include <optional>
 #include <utility>
 
 #include "linescan/binding/ss2d_by_scans.h"
@@ -149,13 +150,45 @@ const char* decided_by(const GpuFloor& floor) {
   return floor.memory_decides() ? "memory" : "exponentials";
 }
 
+// What a pass of an operator would be, or why the device cannot run it.
 template <class Plan>
-json to_document(const Plan& plan, const Gpu& gpu) {
+struct PlannedPass {
+  std::optional<Plan> plan;
+  Pass pass;
+  std::string refusal;
+
+  // Bytes of the device's memory: inputs, outputs and workspace.
+  int64_t needed_bytes() const { return plan->bytes + plan->workspace_bytes; }
+  bool fits_memory(const Gpu& gpu) const {
+    return gpu.memory_bytes <= 0 || needed_bytes() <= gpu.memory_bytes;
+  }
+  bool runs(const Gpu& gpu) const { return plan.has_value() && fits_memory(gpu); }
+};
+
+template <class Size>
+auto try_plan(const Size& size, Pass pass, const Gpu& gpu) {
+  PlannedPass<decltype(plan(size, pass, gpu))> planned;
+  planned.pass = pass;
+  try {
+    planned.plan = plan(size, pass, gpu);
+  } catch (const Unsupported& error) {
+    planned.refusal = error.what();
+  }
+  return planned;
+}
+
+template <class Plan>
+json to_document(const PlannedPass<Plan>& planned, const Gpu& gpu) {
+  if (!planned.plan) return {{"refused", planned.refusal}};
+  const Plan& plan = *planned.plan;
   const GpuFloor floor = floor_on(gpu, plan.bytes, exponentials_of(plan));
   json document = own_fields(plan);
+  if constexpr (requires { variant_of(plan); }) document["variant"] = variant_of(plan);
   document.update({{"shared_limit", gpu.shared_per_block},
                    {"workspace_bytes", plan.workspace_bytes},
                    {"bytes", plan.bytes},
+                   {"needed_bytes", planned.needed_bytes()},
+                   {"fits_memory", planned.fits_memory(gpu)},
                    {"exponentials", exponentials_of(plan)},
                    {"floor_ms", floor.seconds() * 1e3},
                    {"memory_ms", floor.memory_seconds * 1e3},
@@ -164,16 +197,56 @@ json to_document(const Plan& plan, const Gpu& gpu) {
   return document;
 }
 
+std::string gibibytes(int64_t bytes) {
+  return fmt::format("{:.2f} GiB", static_cast<double>(bytes) / (1 << 30));
+}
+
 template <class Plan>
-void print_text(const Plan& plan, const Gpu& gpu) {
+void print_text(const PlannedPass<Plan>& planned, const Gpu& gpu) {
+  if (!planned.plan) {
+    std::cout << fmt::format("{} {} on a GPU\n", Plan::kOperator, name_of(planned.pass))
+              << wrap_words("  does not fit    ", planned.refusal) << '\n';
+    return;
+  }
+  const Plan& plan = *planned.plan;
   const GpuFloor floor = floor_on(gpu, plan.bytes, exponentials_of(plan));
   std::cout << to_string(plan)
-            << fmt::format(
-                   "\n  floor           {:.4f} ms, decided by {}\n"
-                   "                  (memory {:.4f} ms, exponentials {:.4f} ms)\n\n",
-                   floor.seconds() * 1e3, decided_by(floor), floor.memory_seconds * 1e3,
-                   floor.exponential_seconds * 1e3);
+            << fmt::format("\n  needs           {} of the device's {}{}\n",
+                           gibibytes(planned.needed_bytes()), gibibytes(gpu.memory_bytes),
+                           planned.fits_memory(gpu) ? "" : ": does not fit");
+  if (floor.seconds() > 0)
+    std::cout << fmt::format(
+        "  floor           {:.4f} ms, decided by {}\n"
+        "                  (memory {:.4f} ms, exponentials {:.4f} ms)\n\n",
+        floor.seconds() * 1e3, decided_by(floor), floor.memory_seconds * 1e3,
+        floor.exponential_seconds * 1e3);
+  else
+    std::cout << "  floor           unknown: the driver does not tell the device's rates\n\n";
 }
+
+// Both passes of an operator on a device.
+template <class Size>
+struct PlannedPasses {
+  using Plan = decltype(plan(std::declval<Size>(), Pass::kForward, std::declval<Gpu>()));
+  const Gpu& gpu;
+  PlannedPass<Plan> ahead, back;
+
+  PlannedPasses(const Size& forward, const Size& backward, const Gpu& gpu)
+      : gpu(gpu),
+        ahead(try_plan(forward, Pass::kForward, gpu)),
+        back(try_plan(backward, Pass::kBackward, gpu)) {
+    // Nothing is said about a problem of which nothing fits.
+    if (!ahead.plan && !back.plan) throw Unsupported(ahead.refusal);
+  }
+  json document(const char* op) const {
+    return {{"op", op}, {"forward", to_document(ahead, gpu)}, {"backward", to_document(back, gpu)}};
+  }
+  void print() const {
+    print_text(ahead, gpu);
+    print_text(back, gpu);
+  }
+  bool run() const { return ahead.runs(gpu) && back.runs(gpu); }
+};
 
 const Gpu& gpu_for(const char* op, DType dtype, const std::string& device) {
   const Gpu& gpu = find_gpu(device);
@@ -182,25 +255,15 @@ const Gpu& gpu_for(const char* op, DType dtype, const std::string& device) {
   return gpu;
 }
 
-template <class Size>
-json to_document(const char* op, const Size& ahead, const Size& back, const Gpu& gpu) {
-  return {{"op", op},
-          {"forward", to_document(plan(ahead, Pass::kForward, gpu), gpu)},
-          {"backward", to_document(plan(back, Pass::kBackward, gpu), gpu)}};
-}
-
-template <class Size>
-void print_text(const Size& ahead, const Size& back, const Gpu& gpu) {
-  // Both first: one that does not fit leaves nothing on standard output.
-  const auto first = plan(ahead, Pass::kForward, gpu);
-  const auto second = plan(back, Pass::kBackward, gpu);
-  print_text(first, gpu);
-  print_text(second, gpu);
-}
-
-void print_json_with_device(json document, const Gpu& gpu) {
+void print_json_with_device(json document, const json& problem, const Gpu& gpu) {
+  document["problem"] = problem;
   document["device"] = to_json(gpu);
   print_json(document);
+}
+
+template <class Shape>
+void print_problem(const Shape& shape) {
+  std::cout << wrap_words("problem ", text_of(describe(shape))) << '\n';
 }
 
 void print_device(const Gpu& gpu) {
@@ -208,61 +271,73 @@ void print_device(const Gpu& gpu) {
   for (const std::string& line : describe_gpu(gpu)) std::cout << wrap_words("  ", line);
 }
 
-template <class Size>
-void print(const char* op, DType dtype, const Size& size, const std::string& device, bool json) {
-  const Gpu& gpu = gpu_for(op, dtype, device);
-  if (json) return print_json_with_device(to_document(op, size, size, gpu), gpu);
-  print_text(size, size, gpu);
-  print_device(gpu);
+template <class Shape, class Size>
+void print(const char* op, const Shape& shape, const Size& size, const std::string& device,
+           bool json) {
+  const Gpu& gpu = gpu_for(op, shape.size.dtype, device);
+  if constexpr (requires { check_gpu_counts(shape.size); }) check_gpu_counts(shape.size);
+  const PlannedPasses<Size> passes(size, size, gpu);
+  if (json) {
+    print_json_with_device(passes.document(op), describe(shape), gpu);
+  } else {
+    print_problem(shape);
+    passes.print();
+    print_device(gpu);
+  }
+  if (!passes.run()) throw FoundBad();
 }
 
 }  // namespace
 
 void print_gpu_plans(const ScanShape& shape, const std::string& device, bool json) {
-  print(kScanName, shape.size.dtype, shape.size, device, json);
+  print(kScanName, shape, shape.size, device, json);
 }
 
 void print_gpu_plans(const Ss2dShape& shape, const std::string& device, bool json) {
   const Ss2dSize& size = shape.size;
-  if (!scans_pay(size.states, shape.routes))
-    return print(kSs2dName, size.dtype, size, device, json);
+  if (!scans_pay(size.states, shape.routes)) return print(kSs2dName, shape, size, device, json);
   const Gpu& gpu = gpu_for(kSs2dName, size.dtype, device);
+  check_gpu_counts(size);
   const SelectiveScanSize ahead = scan_of_part(size, Pass::kForward),
                           back = scan_of_part(size, Pass::kBackward);
+  const PlannedPasses<Ss2dSize> own(size, size, gpu);
+  const PlannedPasses<SelectiveScanSize> scans(ahead, back, gpu);
   const std::string note = fmt::format(
       "The plans above are those of ss2d's own kernels. With {} states the operator for LibTorch "
       "does not run them on a GPU: it calls selective_scan, whose steps are the pixels of a route, "
       "for {} images at a time forward and {} backward, planned below.",
       size.states, ahead.batch, back.batch);
   if (json) {
-    auto document = to_document(kSs2dName, size, size, gpu);
-    document["by_scans"] = to_document(kScanName, ahead, back, gpu);
+    auto document = own.document(kSs2dName);
+    document["by_scans"] = scans.document(kScanName);
     document["by_scans"]["images"] = {ahead.batch, back.batch};
     document["note"] = note;
-    return print_json_with_device(std::move(document), gpu);
+    print_json_with_device(std::move(document), describe(shape), gpu);
+  } else {
+    print_problem(shape);
+    own.print();
+    std::cout << wrap_words("", note) << '\n';
+    scans.print();
+    print_device(gpu);
   }
-  print_text(size, size, gpu);
-  std::cout << wrap_words("", note) << '\n';
-  print_text(ahead, back, gpu);
-  print_device(gpu);
+  if (!scans.run()) throw FoundBad();
 }
 
 void print_gpu_plans(const RuleShape& shape, const std::string& device, bool json) {
-  print(kRuleName, shape.size.dtype, PlainRule{shape.size}, device, json);
+  print(kRuleName, shape, PlainRule{shape.size}, device, json);
 }
 
 void print_gpu_plans(const ConvShape& shape, const std::string& device, bool json) {
-  print(kConvName, shape.size.dtype,
-        CausalConv1dGpuSize{shape.size, shape.channels_last && shape.size.channels % 4 == 0},
-        device, json);
+  const bool packs = shape.channels_last && shape.size.channels % 4 == 0;
+  print(kConvName, shape, CausalConv1dGpuSize{shape.size, packs}, device, json);
 }
 
 void print_gpu_plans(const NormShape& shape, const std::string& device, bool json) {
-  print(kNormName, shape.size.dtype, shape.size, device, json);
+  print(kNormName, shape, shape.size, device, json);
 }
 
 void print_gpu_plans(const PlaneConvShape& shape, const std::string& device, bool json) {
-  print(kPlaneConvName, shape.size.dtype, shape.size, device, json);
+  print(kPlaneConvName, shape, shape.size, device, json);
 }
 
 }  // namespace linescan::cli

@@ -1,5 +1,7 @@
 #include "linescan/cli/shape_options.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <charconv>
 #include <initializer_list>
@@ -25,12 +27,14 @@ const std::map<std::string, std::vector<int64_t>, std::less<>>& named_routes() {
   return routes;
 }
 
+// An empty text has no parts; "a," has two, the second of which is empty.
 template <class Visit>
 void for_each_part(std::string_view text, char separator, const Visit& visit) {
-  while (!text.empty()) {
+  for (bool more = !text.empty(); more;) {
     const std::size_t end = std::min(text.find(separator), text.size());
     visit(text.substr(0, end));
-    text.remove_prefix(std::min(end + 1, text.size()));
+    more = end < text.size();
+    text.remove_prefix(end + more);
   }
 }
 
@@ -241,6 +245,83 @@ PlaneConvShape parse_plane_conv_shape(std::string_view text, std::string_view dt
                     {"width", size.width},
                     {"channels", size.channels}});
   return shape;
+}
+
+namespace {
+
+const char* layout_name(bool channels_last) { return channels_last ? "channels" : "length"; }
+
+}  // namespace
+
+nlohmann::ordered_json describe(const ScanShape& shape) {
+  const SelectiveScanSize& size = shape.size;
+  return {{"batch", size.batch},
+          {"channels", size.channels},
+          {"groups", size.groups},
+          {"length", size.length},
+          {"states", size.states},
+          {"dtype", name_of(size.dtype)},
+          {"layout", layout_name(!size.length_last)}};
+}
+
+nlohmann::ordered_json describe(const Ss2dShape& shape) {
+  const Ss2dSize& size = shape.size;
+  return {{"batch", size.batch},
+          {"channels", size.channels},
+          {"height", size.height},
+          {"width", size.width},
+          {"states", size.states},
+          {"rank", size.rank},
+          {"routes", shape.routes},
+          {"dtype", name_of(size.dtype)},
+          {"layout", layout_name(size.channels_last)}};
+}
+
+nlohmann::ordered_json describe(const RuleShape& shape) {
+  const GatedDeltaRuleSize& size = shape.size;
+  return {{"batch", size.batch},
+          {"length", size.length},
+          {"heads", size.heads},
+          {"value_heads", size.value_heads},
+          {"K", size.K},
+          {"V", size.V},
+          {"mode", name_of(size.mode)},
+          {"dtype", name_of(size.dtype)}};
+}
+
+nlohmann::ordered_json describe(const ConvShape& shape) {
+  const CausalConv1dSize& size = shape.size;
+  return {{"batch", size.batch},          {"length", size.length},
+          {"channels", size.channels},    {"width", size.width},
+          {"dtype", name_of(size.dtype)}, {"layout", layout_name(shape.channels_last)}};
+}
+
+nlohmann::ordered_json describe(const NormShape& shape) {
+  const LayerNormSize& size = shape.size;
+  return {{"rows", size.rows}, {"channels", size.channels}, {"dtype", name_of(size.dtype)}};
+}
+
+nlohmann::ordered_json describe(const PlaneConvShape& shape) {
+  const DepthwiseConvSize& size = shape.size;
+  return {{"batch", size.batch},
+          {"height", size.height},
+          {"width", size.width},
+          {"channels", size.channels},
+          {"dtype", name_of(size.dtype)}};
+}
+
+std::string text_of(const nlohmann::ordered_json& problem) {
+  std::string text;
+  for (const auto& [name, value] : problem.items()) {
+    text += fmt::format("{}{}=", text.empty() ? "" : " ", name);
+    if (value.is_array()) {
+      for (std::size_t i = 0; i < value.size(); ++i)
+        text += fmt::format("{}{}", i > 0 ? "+" : "", value[i].get<int64_t>());
+    } else {
+      text += value.is_string() ? value.get<std::string>() : value.dump();
+    }
+  }
+  return text;
 }
 
 }  // namespace linescan::cli

@@ -1,6 +1,7 @@
 // "--shape batch=8,channels=384,...": the sizes of an operator's problem on the command line.
 #pragma once
 
+#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -65,6 +66,18 @@ ConvShape parse_conv_shape(std::string_view text, std::string_view dtype, std::s
 NormShape parse_norm_shape(std::string_view text, std::string_view dtype, std::string_view layout);
 PlaneConvShape parse_plane_conv_shape(std::string_view text, std::string_view dtype,
                                       std::string_view layout);
+
+// What was asked for, with the sizes that were not named: every --shape size, dtype and, where there is a choice,
+// layout, in the order of the help.
+nlohmann::ordered_json describe(const ScanShape& shape);
+nlohmann::ordered_json describe(const Ss2dShape& shape);
+nlohmann::ordered_json describe(const RuleShape& shape);
+nlohmann::ordered_json describe(const ConvShape& shape);
+nlohmann::ordered_json describe(const NormShape& shape);
+nlohmann::ordered_json describe(const PlaneConvShape& shape);
+
+// "batch=8 channels=96 .. routes=0+6 dtype=float32".
+std::string text_of(const nlohmann::ordered_json& problem);
 
 // "float32" and so on; throws InvalidArgument.
 DType parse_dtype(std::string_view name);

@@ -1,28 +1,18 @@
 #include "linescan/cli/throughput_options.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <filesystem>
 
 #include "linescan/base/error.h"
 #include "linescan/cli/command.h"
+#include "linescan/cli/output_files.h"
 #include "linescan/device/gpu.h"
 #include "linescan/models/compute.h"
 
 namespace linescan::cli {
 namespace {
 
-constexpr int64_t kLargestSize = 1 << 16;
-constexpr int64_t kMost = 1'000'000;  // of anything that is counted
-
-void expect(const char* name, int64_t value, int64_t least, int64_t most = kMost) {
-  if (value < least || value > most)
-    throw_error<InvalidArgument>("{} is {}, expected {} to {}", name, value, least, most);
-}
-
-void expect_if_given(const char* name, int64_t value, int64_t least, int64_t most = kMost) {
-  if (value != kNotGiven) expect(name, value, least, most);
+void expect_if_given(const char* name, int64_t value, int64_t least, int64_t most = kLargestCount) {
+  if (value != kNotGiven) expect_within(name, value, least, most);
 }
 
 int64_t given_or(int64_t value, int64_t otherwise) {
@@ -48,35 +38,8 @@ std::vector<std::string> parts_of(const char* name, const std::string& text) {
 std::vector<int64_t> numbers_of(const char* name, const std::string& text, int64_t most) {
   std::vector<int64_t> numbers;
   set_option(std::vector<Option>{{name, &numbers, ""}}, "option", name, text);
-  for (const int64_t number : numbers) expect(name, number, 1, most);
+  for (const int64_t number : numbers) expect_within(name, number, 1, most);
   return numbers;
-}
-
-// The whole path, of the file itself where `name` is a link to it.
-std::filesystem::path file_of(const std::string& name) {
-  std::error_code error;
-  const std::filesystem::path file =
-      std::filesystem::weakly_canonical(std::filesystem::absolute(name), error);
-  return error ? std::filesystem::path(name) : file;
-}
-
-// Refused now rather than after the measurements.
-void expect_writable(const char* name, const std::string& file) {
-  if (std::filesystem::is_directory(file))
-    throw_error<InvalidArgument>("{} is {}, which is a folder, expected a file to write", name,
-                                 file);
-  if (std::filesystem::is_other(file)) {  // a device or a pipe: it is not replaced
-    if (::access(file.c_str(), W_OK) != 0)
-      throw_error<InvalidArgument>("{} is {}, which cannot be written to", name, file);
-    return;
-  }
-  const std::filesystem::path parent = file_of(file).parent_path();
-  const std::string folder = parent.empty() ? "." : parent.string();
-  if (!std::filesystem::is_directory(folder))
-    throw_error<InvalidArgument>("{} is {}, but there is no folder {}", name, file, folder);
-  if (::access(folder.c_str(), W_OK) != 0)
-    throw_error<InvalidArgument>("{} is {}, but the folder {} cannot be written to", name, file,
-                                 folder);
 }
 
 bool needs_vmamba(const ThroughputOptions& options) {
@@ -84,18 +47,16 @@ bool needs_vmamba(const ThroughputOptions& options) {
 }
 
 void check(const ThroughputOptions& options) {
-  expect("--warmup", options.warmup, 0);
-  expect("--repetitions", options.repetitions, 1);
+  expect_within("--warmup", options.warmup, 0, kLargestCount);
+  expect_within("--repetitions", options.repetitions, 1, kLargestCount);
   expect_if_given("--rounds", options.rounds, 2);
   expect_if_given("--batch", options.batch, 1);
-  expect_if_given("--size", options.size, 1, kLargestSize);
-  expect_if_given("--threads", options.threads, 1, 1024);
+  expect_if_given("--size", options.size, 1, kLargestImage);
+  expect_if_given("--threads", options.threads, 1, kMostThreads);
   if (!options.html.empty()) expect_writable("--html", options.html);
   if (!options.trace.empty()) expect_writable("--trace", options.trace);
-  if (!options.html.empty() && !options.trace.empty() &&
-      file_of(options.html) == file_of(options.trace))
-    throw_error<InvalidArgument>("--html and --trace are both {}, expected two files",
-                                 options.html);
+  if (!options.html.empty() && !options.trace.empty())
+    expect_different("--html", options.html, "--trace", options.trace);
   if (options.json && options.csv)
     throw_error<InvalidArgument>("--json and --csv: standard output holds one of them");
   if (!options.sweep.empty() && (options.sweep[0] != "resolution" || options.sweep.size() != 2))
@@ -181,7 +142,7 @@ ThroughputPlan plan_of(const ThroughputOptions& options) {
   plan.rounds = given_or(options.rounds, 20);
   plan.precisions = parts_of("--precision", options.precisions);
   for (const std::string& precision : plan.precisions) parse_precision(precision);
-  if (!options.sweep.empty()) plan.sizes = numbers_of("--sweep", options.sweep[1], kLargestSize);
+  if (!options.sweep.empty()) plan.sizes = numbers_of("--sweep", options.sweep[1], kLargestImage);
   for (const int64_t size : plan.sizes) count_cost(plan.config, size, size);
   if (!options.against.empty())
     for (const std::string& rival : parts_of("--against", options.against))

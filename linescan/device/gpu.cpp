@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 
 #include "linescan/base/error.h"
@@ -76,8 +77,11 @@ const std::string& why_no_gpu() { return reading().why_none; }
 int driver_cuda_version() { return reading().cuda_version; }
 
 const Gpu& find_gpu(std::string_view name) {
+  const auto same = [](unsigned char a, unsigned char b) {
+    return std::tolower(a) == std::tolower(b);
+  };
   for (const Gpu& gpu : known_gpus())
-    if (gpu.name == name) return gpu;
+    if (std::ranges::equal(gpu.name, name, same)) return gpu;
   if (name == "cuda" || name.starts_with("cuda:")) {
     if (gpus().empty())
       throw_error<InvalidArgument>("device '{}': no GPU here: {}", name, why_no_gpu());

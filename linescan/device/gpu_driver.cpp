@@ -127,7 +127,7 @@ GpuReading read_gpus(const char* library) {
   int count = 0;
   if (const Status status = driver.device_count(&count); status != 0)
     return {{}, describe(driver, "cuDeviceGetCount", status)};
-  if (count == 0) return {{}, no_devices()};
+  if (count <= 0) return {{}, no_devices()};
 
   GpuReading reading;
   driver.version(&reading.cuda_version);

@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <map>
 #include <optional>
+#include <span>
 
 #include "linescan/base/error.h"
 #include "linescan/models/tensor_file.h"
@@ -68,7 +70,11 @@ std::optional<at::Tensor> fitted(const std::string& name, const at::Tensor& got,
 
 void append(std::vector<std::string>& parts, const char* kind,
             const std::vector<std::string>& names) {
-  if (!names.empty()) parts.push_back(fmt::format("{}: {}", kind, fmt::join(names, ", ")));
+  constexpr std::size_t kMost = 5;  // of another network, all are wrong
+  if (names.empty()) return;
+  const std::span<const std::string> first(names.data(), std::min(names.size(), kMost));
+  parts.push_back(fmt::format("{}: {}", kind, fmt::join(first, ", ")));
+  if (names.size() > kMost) parts.back() += fmt::format(" and {} more", names.size() - kMost);
 }
 
 }  // namespace

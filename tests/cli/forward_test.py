@@ -66,8 +66,8 @@ class Forward(unittest.TestCase):
         write(self.folder / "w", weights)
         write(self.folder / "x", inputs)
         return subprocess.run(
-            [PROGRAM, "forward", *NETWORK, *extra, "--weights", self.folder / "w", "--input",
-             self.folder / "x", "--output", self.folder / "y"],
+            [PROGRAM, "forward", *NETWORK, "--weights", self.folder / "w", "--input",
+             self.folder / "x", *(() if "--output" in extra else ("--output", self.folder / "y")), *extra],
             capture_output=True, text=True, timeout=60)
 
     def results(self, inputs, **options):
@@ -157,6 +157,24 @@ class Forward(unittest.TestCase):
         for part in ("missing: classifier.head.bias", "unexpected: spare",
                      "classifier.head.weight float32 [4, 2], expected float32 [3, 2]"):
             self.assertIn(part, done.stderr)
+
+    def test_a_long_list_of_what_does_not_fit_is_cut(self):
+        done = self.run_on({"x": X}, weights={f"spare.{i}": ("F32", [1], [0.0]) for i in range(10)})
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("spare.3, spare.4 and 5 more", done.stderr)
+
+    def test_results_never_replace_what_they_come_from(self):
+        (self.folder / "link").symlink_to(self.folder / "x")
+        for option, name in [("--weights", "w"), ("--input", "link")]:
+            output = self.folder / name
+            self.refused(f"--output and {option} are both {output}, expected two files", {"x": X},
+                         extra=["--output", output])
+            self.assertEqual(len(read(output)), len(WEIGHTS) if name == "w" else 1)
+
+    def test_results_that_are_not_finite_have_their_own_code(self):
+        done = self.run_on({"x": ("F32", [1, 1, 1, 1], [math.inf])})
+        self.assertEqual(done.returncode, 3, done.stderr)
+        self.assertIn("logits has numbers that are not finite", done.stderr)
 
     def test_bad_options(self):
         self.refused("--dtype is 'float16'", {"x": X}, extra=["--dtype", "float16"])

@@ -112,6 +112,33 @@ class MachineCommands(unittest.TestCase):
         self.assert_refused(["plan", "ss2d", "--device", "cuda"], "the NVIDIA driver finds no GPU",
                             LD_LIBRARY_PATH=f"{DRIVERS}/no_device")
 
+    def test_plan_says_what_was_asked_and_what_does_not_fit(self):
+        document = self.document("plan", "ss2d", "--shape", "batch=2,routes=0+6", "--device", "h100")
+        self.assertEqual(document["problem"],
+                         {"batch": 2, "channels": 96, "height": 56, "width": 56, "states": 1, "rank": 6,
+                          "routes": [0, 6], "dtype": "float32", "layout": "channels"})
+        self.assertEqual(document["forward"]["variant"], "whole planes: one tile each")
+        self.assertTrue(document["forward"]["fits_memory"])
+        for op in ("selective_scan", "ss2d", "gated_delta_rule", "causal_conv1d"):
+            for device in ("cpu", "h100"):
+                text = run("plan", op, "--shape", "batch=3", "--device", device).stdout
+                self.assertTrue(text.startswith("problem batch=3 "), text)
+                self.assertLessEqual(max(map(len, text.splitlines())), 80)
+        # One pass of two fits; then a device too small for the tensors.
+        arguments = ["plan", "gated_delta_rule", "--shape", "K=512", "--device", "RTX3090"]
+        done = run(*arguments)
+        self.assertEqual((done.returncode, done.stderr), (1, ""))
+        self.assertIn("gated_delta_rule backward on a GPU\n  does not fit    gated_delta_rule: ", done.stdout)
+        document = json.loads(run(*arguments, "--json").stdout)
+        self.assertIn("shared memory", document["backward"]["refused"])
+        self.assertGreater(document["forward"]["records"]["grid"], 0)
+        arguments = ["plan", "selective_scan", "--shape", "batch=1000,channels=4096,length=65536",
+                     "--device", "l4"]
+        done = run(*arguments)
+        self.assertEqual((done.returncode, done.stderr), (1, ""))
+        self.assertIn("of the device's 24.00 GiB: does not fit", done.stdout)
+        self.assertFalse(json.loads(run(*arguments, "--json").stdout)["forward"]["fits_memory"])
+
     def test_plan_prints_what_the_operator_would_do(self):
         shape = "batch=8,channels=384,groups=1,length=3136,states=16"
         document = self.document("plan", "selective_scan", "--shape", shape)
@@ -263,8 +290,23 @@ class MachineCommands(unittest.TestCase):
             (["bench", "network", "vmamba_fashion", "--device", "cuda"], "device cuda: "),
             (["bench", "network", "vmamba_fashion", "--precision", "fp8"], "precision 'fp8'"),
             (["bench", "network", "vmamba_fashion", "--batch", "0"], "--batch is 0"),
-            (["bench"], "subcommand is required"),
-            (["trian"], "linescan --help"),
+            (["plan", "ss2d", "--shape", "batch=2,"], "--shape size is '', expected key=value"),
+            (["plan", "ss2d", "--shape", "routes=0+"], "routes is '0+', expected"),
+            (["plan", "ss2d", "--shape", "routes=" + "+".join("0" * 1025), "--device", "h100"],
+             "1025 routes, GPUs take up to 1024"),
+            (["plan", "ss2d", "--shape", "height=65536,width=32768", "--device", "h100"], "fewer than 2^31"),
+            (["plan", "selective_scan", "--shape", f"batch={2**31},channels=1,length=1", "--device", "h100"],
+             f"batch is {2**31}, GPUs take less"),
+            (["bench", "op", "ss2d", "--softplus"], "--softplus: expected with selective_scan alone"),
+            (["bench", "network", "vmamba_fashion", "--threads", "0"], "--threads is 0, expected 1 to 1024"),
+            (["bench", "network", "vmamba_fashion", "--threads", "100000"], "expected 1 to 1024"),
+            (["bench", "network", "vmamba_fashion", "--size", "9" * 20], "expected an integer"),
+            (["bench", "network", "vmamba_fashion", "--seconds", "1e9"], "expected more than 0 and at most"),
+            (["info", "vmamba_fashion", "--size", "9" * 20], "expected an integer"),
+            (["bench"], "subcommand is required (see 'linescan bench --help')"),
+            (["bench", "opp"], "unknown command 'opp'; did you mean 'op'?"),
+            (["bench", "op", "--bogus"], "linescan bench op --help"),
+            (["trian"], "unknown command 'trian'; did you mean 'train'?"),
             (["plan", "--nowhere"], "linescan plan --help"),
         ]:
             self.assert_refused(arguments, message, LD_LIBRARY_PATH=f"{DRIVERS}/no_device")

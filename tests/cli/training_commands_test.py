@@ -113,7 +113,10 @@ class TrainingCommands(unittest.TestCase):
 
     def test_exported_images_are_classified_as_their_names_say(self):
         pictures = self.folder / "pictures"
-        self.assertEqual(run("eval", self.run_folder, "--export-images", 12, pictures).returncode, 0)
+        exported = run("eval", self.run_folder, "--export-images", 12, pictures, "--json")
+        self.assertEqual(exported.returncode, 0, exported.stderr)
+        self.assertEqual({entry["file"] for entry in json.loads(exported.stdout)},
+                         {str(path) for path in pictures.iterdir()})
         result = run("classify", self.run_folder, pictures, "--topk", 2, "--json")
         self.assertEqual(result.returncode, 0, result.stderr)
         document = json.loads(result.stdout)

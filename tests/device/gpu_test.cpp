@@ -74,6 +74,7 @@ TEST(Gpu, KnownOnesAreComplete) {
     EXPECT_GT(gpu.memory_bytes_per_second, 1e11) << gpu.name;
     EXPECT_GT(gpu.specials_per_second(), 1e11) << gpu.name;
   }
+  EXPECT_EQ(find_gpu("RTX3090").name, "rtx3090");
   expect_refused("h1000", "unknown device 'h1000'; did you mean 'h100'? (known: cuda, v100, ");
   expect_refused("cuda:99", gpus().empty() ? why_no_gpu() : "expected cuda:0 to cuda:");
   expect_refused("cuda:x", "device 'cuda:x': ");

@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
+#include <utility>
+
 #include "linescan/base/error.h"
 #include "linescan/ops/ss2d/sample.h"
 #include "tests/support/gpu_sample.h"
@@ -240,6 +243,26 @@ INSTANTIATE_TEST_SUITE_P(LargePlanes, Ss2dGpu,
                                                 .width = 700,
                                                 .rank = 2,
                                                 .dtype = DType::kFloat16}));
+
+TEST(Ss2dGpuPlan, NeighboursInSharedMemoryAreInDifferentBanks) {
+  constexpr int64_t kSteps = kGpuSegmentSteps;
+  for (int64_t height = 1; height <= 60; ++height)
+    for (int64_t width = 1; width <= 60; ++width) {
+      const int64_t pitch = gpu_sum_pitch(height, width);
+      EXPECT_GE(pitch, width);
+      EXPECT_LE(pitch, width + 3);
+    }
+  // Four neighbouring segments of whole lines, in rows and in columns.
+  for (const int64_t side : {7, 14, 28, 56}) {
+    const int64_t pitch = gpu_sum_pitch(side, side), parts = side / kSteps;
+    for (const auto& [step, line] : {std::pair{int64_t{1}, pitch}, {pitch, int64_t{1}}}) {
+      std::set<int64_t> banks;
+      for (int64_t segment = 0; segment < kGpuSegments; ++segment)
+        banks.insert((segment / parts * line + segment % parts * kSteps * step) % kGpuSegments);
+      EXPECT_EQ(banks.size(), kGpuSegments) << side;
+    }
+  }
+}
 
 TEST(Ss2dGpuPlan, KeepsStatesInTheTilesOfLargeDevices) {
   for (const int64_t side : {7, 56, 60, 64, 96, 128, 256, 1000})

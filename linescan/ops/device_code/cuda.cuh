@@ -166,6 +166,7 @@ template <typename... Parameters, typename... Args>
 void launch(const char* what, void (*kernel)(Parameters...), const LaunchShape& shape,
             GpuStream stream, Args&&... args) {
   if (shape.grid == 0) return;
+  if (shape.grid >= int64_t{1} << 31) throw_too_many_blocks(what, shape.grid);
   if (shape.shared_bytes > 48 * 1024)  // more is granted on request only
     check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                     static_cast<int>(shape.shared_bytes)),

@@ -330,9 +330,19 @@ GatedDeltaRuleGpuPlan plan(const GatedDeltaRuleSize& size, bool packed, Pass pas
   return plan;
 }
 
+std::string variant_of(const GatedDeltaRuleGpuPlan& plan) {
+  if (plan.mode == GatedDeltaRuleMode::kRecurrent) return "recurrence: token after token";
+  if (plan.whole_sequences) return "whole sequences: a warp walks one";
+  return fmt::format("records, then a scan: products of {}",
+                     plan.warp_groups || plan.key_pair ? "warp groups" : "warps");
+}
+
 std::string to_string(const GatedDeltaRuleGpuPlan& plan) {
-  std::string text = fmt::format("gated_delta_rule {} on a GPU\n  mode            {}\n",
-                                 name_of(plan.pass), name_of(plan.mode));
+  std::string text = fmt::format(
+      "gated_delta_rule {} on a GPU\n"
+      "  variant         {}\n"
+      "  mode            {}\n",
+      name_of(plan.pass), variant_of(plan), name_of(plan.mode));
   const auto add = [&](std::string_view name, const DeltaLaunch& launch) {
     text += fmt::format("  {:<15} {} blocks of {} threads, {} bytes of shared memory each\n", name,
                         launch.grid, launch.block, launch.shared_bytes);
@@ -348,11 +358,10 @@ std::string to_string(const GatedDeltaRuleGpuPlan& plan) {
   } else {
     text += fmt::format(
         "  chunk           {} tokens, K padded to {}\n"
-        "  products        {}\n"
-        "  scan            {} columns of V a block, {} warps along K, {} that load, {} stages\n",
-        plan.chunk, plan.padded_keys,
-        plan.warp_groups || plan.key_pair ? "of warp groups" : "of warps", 16 * plan.column_warps,
-        plan.key_warps, plan.loader_warps, plan.stages);
+        "  columns         {} of V a block of the scan, {} warps along K\n"
+        "  loads           {} warps, {} stages\n",
+        plan.chunk, plan.padded_keys, 16 * plan.column_warps, plan.key_warps, plan.loader_warps,
+        plan.stages);
     add("records", plan.records);
     if (plan.pass == Pass::kForward && plan.piece.split) {
       add("segments alone", plan.ends);

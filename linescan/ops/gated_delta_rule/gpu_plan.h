@@ -73,6 +73,8 @@ GatedDeltaRuleGpuPlan plan(const GatedDeltaRuleSize& size, bool packed, Pass pas
 GatedDeltaRuleGpuPlan plan(const GatedDeltaRuleSize& size, bool packed, Pass pass, const Gpu& gpu,
                            GatedDeltaRulePiece piece);
 
+// How it goes about it, in a few words.
+std::string variant_of(const GatedDeltaRuleGpuPlan& plan);
 std::string to_string(const GatedDeltaRuleGpuPlan& plan);
 
 }  // namespace linescan

@@ -264,6 +264,15 @@ std::vector<SelectiveScanGpuPlan> legal_plans(const SelectiveScanSize& size, Pas
   return plans;
 }
 
+void check_gpu_counts(const SelectiveScanSize& size) {
+  constexpr int64_t kLimit = int64_t{1} << 31;  // counted in 32 bits
+  for (const auto& [name, number] :
+       {std::pair{"batch", size.batch}, {"channels", size.channels}, {"states", size.states}})
+    if (number >= kLimit)
+      throw_error<Unsupported>("selective_scan: {} is {}, GPUs take less than {}", name, number,
+                               kLimit);
+}
+
 SelectiveScanGpuPlan plan(const SelectiveScanSize& size, Pass pass, const Gpu& gpu) {
   const std::vector<Plan> plans = legal_plans(size, pass, gpu);
   if (plans.empty() && size.ordered)
@@ -279,6 +288,18 @@ SelectiveScanGpuPlan plan(const SelectiveScanSize& size, Pass pass, const Gpu& g
   });
 }
 
+std::string variant_of(const SelectiveScanGpuPlan& plan) {
+  if (plan.short_rows) return "one state, short rows: a lane walks a row";
+  if (plan.one_state)
+    return fmt::format("one state: {} lanes along a row, rows in turn", plan.segments);
+  if (plan.many_states) return "many states: a lane walks a row, warps divide its states";
+  if (plan.channels_last) return "channels last: a lane walks a row, neighbours in memory";
+  if (plan.state_lanes)
+    return fmt::format("state lanes: {} lanes divide a row's states", plan.segments);
+  if (plan.segments == 1) return "serial: a lane walks a row";
+  return fmt::format("segmented: {} lanes share a row", plan.segments);
+}
+
 std::string to_string(const SelectiveScanGpuPlan& plan) {
   const int64_t tile = tile_of(plan);
   std::string text = fmt::format(
@@ -292,16 +313,8 @@ std::string to_string(const SelectiveScanGpuPlan& plan) {
       "  carries         in {}\n"
       "  shared memory   {} of {} bytes a block\n"
       "  occupancy       {} blocks, {} warps a multiprocessor\n",
-      name_of(plan.pass),
-      plan.short_rows  ? "one state, short rows: a lane walks a row"
-      : plan.one_state ? fmt::format("one state: {} lanes along a row, rows in turn", plan.segments)
-      : plan.many_states   ? "many states: a lane walks a row, warps divide its states"
-      : plan.channels_last ? "channels last: a lane walks a row, neighbours in memory"
-      : plan.state_lanes ? fmt::format("state lanes: {} lanes divide a row's states", plan.segments)
-      : plan.segments == 1 ? "serial: a lane walks a row"
-                           : fmt::format("segmented: {} lanes share a row", plan.segments),
-      plan.grid, plan.block, plan.rows, plan.shares, plan.blocks, tile, plan.tiles,
-      plan.tail ? ", the last one short" : "", plan.state_tile,
+      name_of(plan.pass), variant_of(plan), plan.grid, plan.block, plan.rows, plan.shares,
+      plan.blocks, tile, plan.tiles, plan.tail ? ", the last one short" : "", plan.state_tile,
       plan.shared_carries ? "shared memory" : "the workspace", plan.shared_bytes, plan.shared_limit,
       plan.blocks_per_multiprocessor, plan.warps_per_multiprocessor);
   if (plan.ahead_lanes > 0)

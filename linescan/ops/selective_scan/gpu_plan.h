@@ -91,10 +91,15 @@ struct SelectiveScanGpuPlan {
 std::vector<SelectiveScanGpuPlan> legal_plans(const SelectiveScanSize& size, Pass pass,
                                               const Gpu& gpu);
 
+// Throws Unsupported for sizes that the kernels cannot count.
+void check_gpu_counts(const SelectiveScanSize& size);
+
 // The one that is expected to take least time. Throws Unsupported if the device's shared memory is
 // below what the smallest plan needs.
 SelectiveScanGpuPlan plan(const SelectiveScanSize& size, Pass pass, const Gpu& gpu);
 
+// How it goes about it, in a few words.
+std::string variant_of(const SelectiveScanGpuPlan& plan);
 std::string to_string(const SelectiveScanGpuPlan& plan);
 
 // ---- What kernels and plan agree on -------------------------------------------------------------

@@ -97,11 +97,7 @@ void check_gpu(const SelectiveScanProblem& p) {
   if (p.u.dtype == DType::kFloat64)
     throw_error<Unsupported>(
         "{}: u is float64, GPUs take float32, float16 and bfloat16 (use the CPU)", kName);
-  constexpr int64_t kLimit = int64_t{1} << 31;  // of what the kernels count in 32 bits
-  for (const auto& [name, size] :
-       {std::pair{"batch", p.u.shape[0]}, {"channels", p.u.shape[1]}, {"states", p.A.shape[1]}})
-    if (size >= kLimit)
-      throw_error<Unsupported>("{}: {} is {}, GPUs take less than {}", kName, name, size, kLimit);
+  check_gpu_counts(size_of(p));
 }
 
 }  // namespace linescan

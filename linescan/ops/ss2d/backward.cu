@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(32 * kGpuBackwardWarps)
   const int g = threadIdx.x % 32 / 4, q = threadIdx.x % 4;
   auto* sums = reinterpret_cast<float*>(shared_memory());
   const int states = args.states;
-  Relay relay(sums + place.height * place.pitch() * kGpuChannels, carries_of_block(args), states);
+  Relay relay(sums + place.height * place.pitch * kGpuChannels, carries_of_block(args), states);
   int channel[2];
   bool exists[2];
   for (int i = 0; i < 2; ++i) {

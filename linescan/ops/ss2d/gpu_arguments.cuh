@@ -25,7 +25,7 @@ struct Ss2dGpuArguments {
   const float* A_log;    // [routes * channels, states]
   const float* D;        // [routes * channels]
   int height, width, channels, channel_groups, states, rank, record, routes;
-  int tile_height, tile_width, tile_rows, tile_columns;
+  int tile_height, tile_width, tile_rows, tile_columns, sum_pitch;
   int64_t pieces, chunks, first_image;
   float* carries;  // [blocks, kGpuCarryFloats * states]; null: in shared memory
   bool packed;     // two neighbouring channels of x, or numbers of a record, are one aligned access
@@ -43,6 +43,7 @@ struct BlockPlace {
   int64_t image, slot;  // of the batch; of the slice that this launch works through
   int group, tile_row, tile_column;
   int top, left, height, width;
+  int pitch;  // places between rows of the block's sums in shared memory
 
   template <typename T>
   __device__ __forceinline__ explicit BlockPlace(const Ss2dGpuArguments<T>& args) {
@@ -58,9 +59,8 @@ struct BlockPlace {
     left = tile_column * args.tile_width;
     height = min(args.tile_height, args.height - top);
     width = min(args.tile_width, args.width - left);
+    pitch = args.sum_pitch;
   }
-  // Pixels between rows of the block's sums in shared memory: odd, against bank conflicts.
-  __device__ __forceinline__ int pitch() const { return width | 1; }
 };
 
 // The order in which a route walks through a tile, and where its lines are in the whole plane. Every
@@ -84,8 +84,8 @@ struct TileRoute {
     length = columns ? place.height : place.width;
     segments_a_line = (length + kGpuSegmentSteps - 1) / kGpuSegmentSteps;
     inverse = 0xFFFFFFFFu / static_cast<unsigned>(segments_a_line) + 1;
-    sum_step = columns ? place.pitch() : 1;
-    sum_line = columns ? 1 : place.pitch();
+    sum_step = columns ? place.pitch : 1;
+    sum_line = columns ? 1 : place.pitch;
     pixel_step = columns ? args.width : 1;
     pixel_line = columns ? 1 : args.width;
     sum_origin = 0;

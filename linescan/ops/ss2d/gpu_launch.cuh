@@ -41,6 +41,7 @@ Ss2dGpuArguments<T> gpu_arguments(const Ss2dProblem& p, const Ss2dGpuPlan& plan)
   args.tile_width = static_cast<int>(plan.tile_width);
   args.tile_rows = static_cast<int>(plan.tile_rows);
   args.tile_columns = static_cast<int>(plan.tile_columns);
+  args.sum_pitch = static_cast<int>(gpu_sum_pitch(plan.tile_height, plan.tile_width));
   args.pieces = plan.pieces;
   args.chunks = plan.chunks;
   args.carries = nullptr;

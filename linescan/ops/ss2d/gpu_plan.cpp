@@ -27,8 +27,6 @@ constexpr int64_t kPiecesGoal = int64_t{256} << 20;
 constexpr int64_t kLargestPlane = 3560;
 constexpr int64_t kLargestTile = 3360;
 
-int64_t pitch(int64_t width) { return width | 1; }
-
 int64_t chunk_count(int64_t height, int64_t width) {
   constexpr int64_t kSteps = kGpuSegmentSteps;
   const int64_t segments =
@@ -37,7 +35,8 @@ int64_t chunk_count(int64_t height, int64_t width) {
 }
 
 int64_t largest_tile(const Ss2dSize& size) {
-  return size.height * pitch(size.width) <= kLargestPlane ? kLargestPlane : kLargestTile;
+  return size.height * gpu_sum_pitch(size.height, size.width) <= kLargestPlane ? kLargestPlane
+                                                                               : kLargestTile;
 }
 
 // The largest tiles, near squares, of at most `places` places: the fewest lines are then cut.
@@ -50,13 +49,13 @@ void choose_tiles(Ss2dGpuPlan& plan, const Ss2dSize& size, int64_t places) {
   };
   plan.tile_height = size.height;
   plan.tile_width = size.width;
-  if (size.height * pitch(size.width) > places) {
+  if (size.height * gpu_sum_pitch(size.height, size.width) > places) {
     const int64_t side = static_cast<int64_t>(std::sqrt(static_cast<double>(places)));
     const int64_t most = std::max<int64_t>(1, side - 1);  // the pitch may add one
     if (size.height <= most) {
       plan.tile_width = evenly(size.width, std::max<int64_t>(1, places / size.height - 1));
     } else if (size.width <= most) {
-      plan.tile_height = evenly(size.height, std::max<int64_t>(1, places / pitch(size.width)));
+      plan.tile_height = evenly(size.height, std::max<int64_t>(1, places / (size.width | 1)));
     } else {
       plan.tile_height = evenly(size.height, most);
       plan.tile_width = evenly(size.width, most);
@@ -170,6 +169,15 @@ Ss2dGpuWorkspace gpu_workspace(const Ss2dSize& size, const Ss2dGpuPlan& plan) {
   return parts;
 }
 
+void check_gpu_counts(const Ss2dSize& size) {
+  if (size.routes > kGpuMaxRoutes)
+    throw_error<Unsupported>("ss2d: routes has {} routes, GPUs take up to {}", size.routes,
+                             kGpuMaxRoutes);
+  if (size.pixels() >= int64_t{1} << 31)
+    throw_error<Unsupported>("ss2d: x has {} x {} pixels, GPUs take fewer than 2^31", size.height,
+                             size.width);
+}
+
 Ss2dGpuPlan plan(const Ss2dSize& size, Pass pass, const Gpu& gpu) {
   Ss2dGpuPlan plan;
   plan.pass = pass;
@@ -195,7 +203,7 @@ Ss2dGpuPlan plan(const Ss2dSize& size, Pass pass, const Gpu& gpu) {
                                plan.shared_limit);
     choose_tiles(plan, size, std::min(places, largest_tile(size)));
     count_pieces(plan, size);
-    sums = plan.tile_height * pitch(plan.tile_width) * kPlaceBytes;
+    sums = plan.tile_height * gpu_sum_pitch(plan.tile_height, plan.tile_width) * kPlaceBytes;
     places -=
         ceil_div(places, int64_t{16});  // for the next try: more chunks than there is room for
   } while (sums + hand_over(kGpuMaxWarps) > plan.shared_limit);
@@ -253,15 +261,18 @@ Ss2dGpuPlan plan(const Ss2dSize& size, Pass pass, const Gpu& gpu) {
   return plan;
 }
 
+std::string variant_of(const Ss2dGpuPlan& plan) {
+  return plan.pieces > 0 ? "tiled: the states at the tiles' borders are found first"
+                         : "whole planes: one tile each";
+}
+
 std::string to_string(const Ss2dGpuPlan& plan) {
   std::string text = fmt::format(
       "ss2d {} on a GPU\n"
       "  variant         {}\n"
       "  kernels         {}\n"
       "  tile            {} x {} pixels of {} channels, {} x {} tiles a plane\n",
-      name_of(plan.pass),
-      plan.pieces > 0 ? "tiled: the states at the tiles' borders are found first"
-                      : "whole planes: one tile each",
+      name_of(plan.pass), variant_of(plan),
       plan.packed ? "packed, where sizes and strides are even; else general" : "general",
       plan.tile_height, plan.tile_width, kGpuChannels, plan.tile_rows, plan.tile_columns);
   if (plan.pieces > 0)

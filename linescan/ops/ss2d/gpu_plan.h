@@ -29,6 +29,15 @@ inline constexpr int kGpuOnChipNumbers = 8;
 inline constexpr int kGpuProductChannels = 64;  // of a block of delta_products.cu
 inline constexpr int kGpuMaxRoutes = 1024;      // their codes travel as kernel arguments
 
+// Places between rows of a tile's sums in shared memory. Against bank conflicts: four lanes, seven places apart in a row
+// or a column or in neighbouring ones, are to have different remainders by four.
+constexpr int64_t gpu_sum_pitch(int64_t height, int64_t width) {
+  const auto two_segments = [](int64_t steps) {
+    return steps > kGpuSegmentSteps && steps <= 2 * kGpuSegmentSteps;
+  };
+  return two_segments(height) && two_segments(width) ? (width + 1) / 4 * 4 + 2 : width | 1;
+}
+
 // Floats of workspace for each state that enters a piece: the piece's effect, and the state.
 inline constexpr int kGpuPieceFloats = 3;
 
@@ -108,9 +117,14 @@ int64_t gpu_kept_states(const Ss2dSize& size);
 
 Ss2dGpuWorkspace gpu_workspace(const Ss2dSize& size, const Ss2dGpuPlan& plan);
 
+// Throws Unsupported for numbers that the kernels cannot count: of routes, of pixels.
+void check_gpu_counts(const Ss2dSize& size);
+
 // Throws Unsupported if not even the smallest tile fits the device's shared memory.
 Ss2dGpuPlan plan(const Ss2dSize& size, Pass pass, const Gpu& gpu);
 
+// How it goes about it, in a few words.
+std::string variant_of(const Ss2dGpuPlan& plan);
 std::string to_string(const Ss2dGpuPlan& plan);
 
 }  // namespace linescan

@@ -1,5 +1,5 @@
 // The float32 sums over routes that a block keeps in shared memory, a number for each channel and
-// place = row * BlockPlace::pitch() + column of the block's tile.
+// place = row * BlockPlace::pitch + column of the block's tile.
 #pragma once
 
 #include "linescan/ops/ss2d/gpu_arguments.cuh"
@@ -9,9 +9,9 @@ namespace linescan {
 inline constexpr int kSumChannels = 8;  // of a place, side by side
 
 // Where channel `channel` (below kGpuChannels) of a place lies. Each half of the channels has a table
-// of its own: four lanes seven places apart, in a row or in a column of odd pitch, then touch all banks.
+// of its own: the four lanes of gpu_sum_pitch then touch all banks.
 __device__ __forceinline__ int sum_index(const BlockPlace& block, int place, int channel) {
-  return ((channel / kSumChannels) * block.height * block.pitch() + place) * kSumChannels +
+  return ((channel / kSumChannels) * block.height * block.pitch + place) * kSumChannels +
          channel % kSumChannels;
 }
 
@@ -33,7 +33,7 @@ struct SumPack {
         width == 1 ? number : static_cast<int>(__umulhi(number, 0xFFFFFFFFu / width + 1));
     const int column = number - row * width;
     channel = index % kPacks * kPack;
-    place = row * place_of_block.pitch() + column;
+    place = row * place_of_block.pitch + column;
     pixel = (static_cast<int64_t>(place_of_block.top) + row) * plane_width + place_of_block.left +
             column;
   }

@@ -157,7 +157,7 @@ __global__ void __launch_bounds__(32 * kGpuBackwardWarps)
   const int warps = blockDim.x / 32, warp = threadIdx.x / 32;
   const int g = threadIdx.x % 32 / 4, q = threadIdx.x % 4;
   auto* sums = reinterpret_cast<float*>(shared_memory());
-  float* behind_sums = sums + place.height * place.pitch() * kGpuChannels;
+  float* behind_sums = sums + place.height * place.pitch * kGpuChannels;
   StateChain<kSolo> chain(behind_sums, true);
   const int first_channel = lane_channel(args, place);
   const int channel[2] = {first_channel, first_channel + 1};

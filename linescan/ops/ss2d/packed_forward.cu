@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(32 * kGpuPackedWarps)
   const int warps = blockDim.x / 32, warp = threadIdx.x / 32;
   const int g = threadIdx.x % 32 / 4, q = threadIdx.x % 4;
   auto* sums = reinterpret_cast<float*>(shared_memory());
-  StateChain<kSolo> chain(sums + place.height * place.pitch() * kGpuChannels, false);
+  StateChain<kSolo> chain(sums + place.height * place.pitch * kGpuChannels, false);
   const int first_channel = lane_channel(args, place);
   const int channel[2] = {first_channel, first_channel + 1};
   const bool exists = place.group * kGpuChannels + 2 * g < args.channels;

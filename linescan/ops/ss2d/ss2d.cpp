@@ -78,17 +78,11 @@ void check(const Ss2dProblem& p) {
 }
 
 void check_gpu(const Ss2dProblem& p) {
-  if (p.states) expect_shape(kName, "states", p.states, {gpu_kept_states(size_of(p))}, "[kept]");
   if (p.x.dtype == DType::kFloat64)
     throw_error<Unsupported>(
         "{}: x is float64, GPUs take float32, float16 and bfloat16 (use the CPU)", kName);
-  if (p.route_count > kGpuMaxRoutes)
-    throw_error<Unsupported>("{}: routes has {} routes, GPUs take up to {}", kName, p.route_count,
-                             kGpuMaxRoutes);
-  constexpr int64_t kMaxPixels = int64_t{1} << 31;  // pixels are counted in 32 bits
-  if (p.x.shape[2] * p.x.shape[3] >= kMaxPixels)
-    throw_error<Unsupported>("{}: x has {} x {} pixels, GPUs take fewer than 2^31", kName,
-                             p.x.shape[2], p.x.shape[3]);
+  check_gpu_counts(size_of(p));
+  if (p.states) expect_shape(kName, "states", p.states, {gpu_kept_states(size_of(p))}, "[kept]");
 }
 
 }  // namespace linescan

@@ -47,66 +47,141 @@ struct Gathered {
   float weight[kWidth][kVector] = {}, bias[kVector] = {};
 };
 
-// Tokens t .. stop - 1 of sequence s.
-template <typename T, int kVector, int kWidth>
-__device__ __forceinline__ void walk(const BackwardArgs<T>& args,
-                                     const ConvWeights<kVector, kWidth>& weights,
-                                     const ConvSequence& s, int64_t item, int64_t t, int64_t stop,
-                                     int channel, Gathered<kVector, kWidth>& gathered) {
-  using Numbers = Pack<T, kVector>;
-  const ConvTokens<T>& in = args.in;
-  const int64_t x_step = in.x.strides[1], gout_step = args.gout.strides[1],
-                gx_step = args.gx.strides[1];
-  const T* __restrict__ x = in.x.at(item, 0, channel);
-  const T* __restrict__ gout = args.gout.data ? args.gout.at(item, 0, channel) : nullptr;
-  T* __restrict__ gx = args.gx.at(item, 0, channel);
+// Tokens whose loads a thread has under way at once.
+constexpr int kTokensAhead = 4;
 
+// Neighbouring channels of the tokens from `at` on, `step` numbers apart; none behind the `count`-th.
+template <typename Numbers, typename T>
+__device__ __forceinline__ void read_tokens(Numbers (&tokens)[kTokensAhead], const T* at,
+                                            int64_t step, int64_t count) {
+#pragma unroll
+  for (int i = 0; i < kTokensAhead; ++i)
+    if (i < count) tokens[i] = *reinterpret_cast<const Numbers*>(at + i * step);
+}
+
+// What a thread has of the last kWidth tokens of a sequence: inputs, and gradients of the sums.
+template <typename T, int kVector, int kWidth>
+struct Window {
+  using Numbers = Pack<T, kVector>;
+  const ConvWeights<kVector, kWidth>& weights;
+  bool silu;
   float taps[kWidth][kVector], ga[kWidth][kVector] = {};
-#pragma unroll
-  for (int tap = 1; tap < kWidth; ++tap)
-#pragma unroll
-    for (int c = 0; c < kVector; ++c)
-      taps[tap][c] = in.template input<kWidth>(s, item, t - kWidth + tap, channel + c);
-  const int64_t first = t;
-  for (; t < stop + kWidth - 1; ++t) {
+
+  __device__ __forceinline__ Window(const ConvWeights<kVector, kWidth>& weights, bool silu)
+      : weights(weights), silu(silu) {}
+
+  // Moves on by a token of the sequence, one of the run's own if there is somebody to gather.
+  __device__ __forceinline__ void take(const Numbers& input, const Numbers& gradient,
+                                       Gathered<kVector, kWidth>* gathered) {
     shift(taps);
     shift(ga);
-    const bool inside = t < s.end;
-    const Numbers now = inside ? *reinterpret_cast<const Numbers*>(x + t * x_step) : Numbers{};
-    const Numbers up =
-        inside && gout ? *reinterpret_cast<const Numbers*>(gout + t * gout_step) : Numbers{};
 #pragma unroll
     for (int c = 0; c < kVector; ++c) {
-      taps[kWidth - 1][c] = to_float(now.values[c]);
-      float gradient = to_float(up.values[c]);
-      if (in.silu) gradient = through_silu(gradient, weights.sum(taps, c));
-      ga[kWidth - 1][c] = inside ? gradient : 0.f;
-      if (t >= stop) continue;
-      gathered.bias[c] += gradient;
+      taps[kWidth - 1][c] = to_float(input.values[c]);
+      float g = to_float(gradient.values[c]);
+      if (silu) g = through_silu(g, weights.sum(taps, c));
+      ga[kWidth - 1][c] = g;
+      if (gathered == nullptr) continue;
+      gathered->bias[c] += g;
 #pragma unroll
       for (int tap = 0; tap < kWidth; ++tap)
-        gathered.weight[tap][c] = fmaf(gradient, taps[tap][c], gathered.weight[tap][c]);
+        gathered->weight[tap][c] = fmaf(g, taps[tap][c], gathered->weight[tap][c]);
     }
-    const int64_t done = t - (kWidth - 1);
-    if (done < first) continue;
-    const int64_t place = done - (s.end - (kWidth - 1));  // in the final state
+  }
+  // Moves on behind the end of the sequence.
+  __device__ __forceinline__ void take_nothing() {
+    shift(ga);
+#pragma unroll
+    for (int c = 0; c < kVector; ++c) ga[kWidth - 1][c] = 0.f;
+  }
+  // The gradient of the oldest token's input, besides `more`.
+  __device__ __forceinline__ Numbers oldest(const float (&more)[kVector]) const {
     Numbers result;
 #pragma unroll
     for (int c = 0; c < kVector; ++c) {
-      float total = args.gfinal.data && place >= 0
-                        ? to_float(*args.gfinal.at(s.number, channel + c, place))
-                        : 0.f;
+      float total = more[c];
 #pragma unroll
       for (int tap = 0; tap < kWidth; ++tap)
         total = fmaf(weights.weight[kWidth - 1 - tap][c], ga[tap][c], total);
       result.values[c] = from_float<T>(total);
     }
-    *reinterpret_cast<Numbers*>(gx + done * gx_step) = result;
+    return result;
+  }
+};
+
+// Tokens first .. stop - 1 of sequence s.
+template <typename T, int kVector, int kWidth>
+__device__ __forceinline__ void walk(const BackwardArgs<T>& args,
+                                     const ConvWeights<kVector, kWidth>& weights,
+                                     const ConvSequence& s, int64_t item, int64_t first,
+                                     int64_t stop, int channel,
+                                     Gathered<kVector, kWidth>& gathered) {
+  using Numbers = Pack<T, kVector>;
+  constexpr int kBehind = kWidth - 1;  // tokens until an input's gradient is whole
+  const ConvTokens<T>& in = args.in;
+  const int64_t x_step = in.x.strides[1], gout_step = args.gout.strides[1],
+                gx_step = args.gx.strides[1];
+  const T* __restrict__ x = in.x.at(item, first, channel);
+  const T* __restrict__ gout = args.gout.data ? args.gout.at(item, first, channel) : nullptr;
+  T* __restrict__ gx = args.gx.at(item, first, channel);
+  Window<T, kVector, kWidth> window(weights, in.silu);
+  in.fill(window.taps, s, item, first, channel);
+  constexpr float kNothing[kVector] = {};
+
+  Numbers input[kTokensAhead], gradient[kTokensAhead] = {};
+  const auto read = [&](int64_t count) {
+    read_tokens(input, x, x_step, count);
+    if (gout) read_tokens(gradient, gout, gout_step, count);
+  };
+  int64_t left = stop - first;
+  const int lead = static_cast<int>(min(int64_t{kBehind}, left));
+  read(lead);
+#pragma unroll
+  for (int i = 0; i < kBehind; ++i)
+    if (i < lead) window.take(input[i], gradient[i], &gathered);
+  const auto advance = [&](int64_t tokens) {
+    x += tokens * x_step;
+    if (gout) gout += tokens * gout_step;
+    left -= tokens;
+  };
+  advance(lead);
+  while (left > 0) {
+    const int count = static_cast<int>(min(int64_t{kTokensAhead}, left));
+    read(count);
+#pragma unroll
+    for (int i = 0; i < kTokensAhead; ++i) {
+      if (i >= count) break;
+      window.take(input[i], gradient[i], &gathered);
+      *reinterpret_cast<Numbers*>(gx) = window.oldest(kNothing);
+      gx += gx_step;
+    }
+    advance(count);
+  }
+
+  // Behind the run: tokens of the sequence that its last ones have reached, or the final state.
+  const int behind = static_cast<int>(min(int64_t{kBehind}, s.end - stop));
+  read(behind);
+#pragma unroll
+  for (int i = 0; i < kBehind; ++i) {
+    if (i < behind)
+      window.take(input[i], gradient[i], nullptr);
+    else
+      window.take_nothing();
+    const int64_t done = stop + i - kBehind;
+    if (done < first) continue;
+    const int64_t place = done - (s.end - kBehind);  // in the final state
+    float more[kVector] = {};
+    if (args.gfinal.data && place >= 0)
+#pragma unroll
+      for (int c = 0; c < kVector; ++c)
+        more[c] = to_float(*args.gfinal.at(s.number, channel + c, place));
+    *reinterpret_cast<Numbers*>(gx) = window.oldest(more);
+    gx += gx_step;
   }
 }
 
 template <typename T, int kVector, int kWidth>
-__global__ void __launch_bounds__(128) backward_kernel(BackwardArgs<T> args) {
+__global__ void __launch_bounds__(128, kWidth > 2 ? 3 : 4) backward_kernel(BackwardArgs<T> args) {
   const ConvTokens<T>& in = args.in;
   const ConvCut& cut = args.cut;
   const int channel = channel_of<kVector>(cut);

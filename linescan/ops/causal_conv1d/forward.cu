@@ -54,11 +54,7 @@ __global__ void __launch_bounds__(128) forward_kernel(ForwardArgs<T> args) {
       continue;
     }
     float taps[kWidth][kVector];
-#pragma unroll
-    for (int tap = 1; tap < kWidth; ++tap)
-#pragma unroll
-      for (int c = 0; c < kVector; ++c)
-        taps[tap][c] = in.template input<kWidth>(s, item, t - kWidth + tap, channel + c);
+    in.fill(taps, s, item, t, channel);
 #pragma unroll 4
     for (; t < stop; ++t) {
       const Numbers now = *reinterpret_cast<const Numbers*>(x + t * x_step);

@@ -15,7 +15,9 @@ constexpr int64_t kBlock = 128;     // threads
 constexpr int64_t kLongest = 32;    // tokens of a run: each run reads width - 1 more at its start
 constexpr int64_t kShortest = 8;    // (backward at both ends), a third of so few
 constexpr int64_t kThreads = 1024;  // a multiprocessor, before runs are worth shortening
-constexpr int64_t kResident = 4;    // blocks a multiprocessor that sum up weights side by side
+
+// Blocks of a multiprocessor that sum up weights side by side: as many as their registers leave room for.
+int64_t resident_blocks(int64_t width) { return width > 2 ? 3 : 4; }
 
 }  // namespace
 
@@ -45,8 +47,9 @@ CausalConv1dGpuPlan plan(const CausalConv1dGpuSize& of, Pass pass, const Gpu& gp
   plan.exponentials = size.silu ? numbers : 0;
   if (pass == Pass::kForward) return plan;
 
-  plan.groups = std::min(plan.groups, std::max<int64_t>(1, kResident * multiprocessors /
-                                                               std::max<int64_t>(1, plan.chunks)));
+  plan.groups =
+      std::min(plan.groups, std::max<int64_t>(1, resident_blocks(size.width) * multiprocessors /
+                                                     std::max<int64_t>(1, plan.chunks)));
   plan.shared_bytes = kBlock * plan.vector * kFloat;
   plan.workspace_bytes = plan.groups * parameters * kFloat;
   plan.bytes += numbers * size_of(size.dtype) + parameters * kFloat;

@@ -42,6 +42,23 @@ struct ConvTokens {
     if (!initial_state.data) return 0.f;
     return to_float(*initial_state.at(s.number, channel, kWidth - 1 + t - s.begin));
   }
+  // Rows 1 to kWidth - 1 of the taps at time t - 1.
+  template <int kVector, int kWidth>
+  __device__ __forceinline__ void fill(float (&taps)[kWidth][kVector], const ConvSequence& s,
+                                       int64_t item, int64_t t, int channel) const {
+#pragma unroll
+    for (int tap = 1; tap < kWidth; ++tap) {
+      const int64_t time = t - kWidth + tap;
+      if (time >= s.begin) {
+        const auto row = *reinterpret_cast<const Pack<T, kVector>*>(x.at(item, time, channel));
+#pragma unroll
+        for (int c = 0; c < kVector; ++c) taps[tap][c] = to_float(row.values[c]);
+      } else {
+#pragma unroll
+        for (int c = 0; c < kVector; ++c) taps[tap][c] = input<kWidth>(s, item, time, channel + c);
+      }
+    }
+  }
   __device__ __forceinline__ int64_t item_of(const ConvSequence& s) const {
     return sequences.offsets ? 0 : s.number;
   }

@@ -78,6 +78,7 @@ Tensor step_cpu(const Tensor& x, const Tensor& weight, const OptionalTensor& bia
   const Tensor out = at::empty_like(x), token = one_token(out);
   call.problem.out = view_of(kName, "out", token);
   run_forward(call.problem);
+  count_version(state);
   return out;
 }
 
@@ -164,6 +165,16 @@ Results forward_autocast(const Tensor& x, const Tensor& weight, const OptionalTe
                        at::autocast::cached_cast(type, initial_state, kDevice), cu_seqlens, silu);
 }
 
+// The state has the type of the tokens before.
+template <c10::DeviceType kDevice, c10::DispatchKey kKey>
+Tensor step_autocast(const Tensor& x, const Tensor& weight, const OptionalTensor& bias,
+                     Tensor& state, bool silu) {
+  c10::impl::ExcludeDispatchKeyGuard no_autocast(kKey);
+  const at::ScalarType type =
+      state.defined() ? state.scalar_type() : at::autocast::get_autocast_dtype(kDevice);
+  return causal_conv1d_step(at::autocast::cached_cast(type, x, kDevice), weight, bias, state, silu);
+}
+
 // ---- Registration ------------------------------------------------------------------------------
 
 TORCH_LIBRARY_IMPL(linescan, CPU, m) {
@@ -184,9 +195,12 @@ TORCH_LIBRARY_IMPL(linescan, Autograd, m) {
 }
 TORCH_LIBRARY_IMPL(linescan, AutocastCPU, m) {
   m.impl("causal_conv1d", forward_autocast<c10::DeviceType::CPU, c10::DispatchKey::AutocastCPU>);
+  m.impl("causal_conv1d_step", step_autocast<c10::DeviceType::CPU, c10::DispatchKey::AutocastCPU>);
 }
 TORCH_LIBRARY_IMPL(linescan, AutocastCUDA, m) {
   m.impl("causal_conv1d", forward_autocast<c10::DeviceType::CUDA, c10::DispatchKey::AutocastCUDA>);
+  m.impl("causal_conv1d_step",
+         step_autocast<c10::DeviceType::CUDA, c10::DispatchKey::AutocastCUDA>);
 }
 
 }  // namespace

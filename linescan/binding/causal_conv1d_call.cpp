@@ -2,6 +2,8 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <fmt/format.h>
+#include <fmt/ostream.h>
 
 #include "linescan/base/error.h"
 #include "linescan/binding/tensors.h"
@@ -20,9 +22,10 @@ Tensor to_offsets(const Tensor& cu_seqlens) {
   const bool integer =
       cu_seqlens.scalar_type() == at::kInt || cu_seqlens.scalar_type() == at::kLong;
   if (cu_seqlens.dim() != 1 || cu_seqlens.size(0) < 1 || !integer)
-    throw_error<InvalidArgument>(
-        "{}: cu_seqlens has {} dimensions and type {}, expected [sequences + 1] of int32 or int64",
-        kName, cu_seqlens.dim(), c10::toString(cu_seqlens.scalar_type()));
+    throw_error<InvalidArgument>("{}: cu_seqlens is {}, expected [sequences + 1] of int32 or int64",
+                                 kName,
+                                 fmt::format("{} {}", c10::toString(cu_seqlens.scalar_type()),
+                                             fmt::streamed(cu_seqlens.sizes())));
   return cu_seqlens.to(at::kLong).contiguous();
 }
 
@@ -33,14 +36,17 @@ CausalConv1dCall::CausalConv1dCall(const Tensor& x, const Tensor& weight_in,
                                    const OptionalTensor& initial_state,
                                    const OptionalTensor& cu_seqlens, bool silu, std::string_view op,
                                    std::string_view state) {
+  problem.x = view_of(op, "x", x);
   const auto expect_here = [&](std::string_view argument, const Tensor& tensor) {
     expect_device(op, argument, tensor, x.device());
     return tensor;
   };
-  const at::ScalarType parameter = parameter_type(x);
-  weight = expect_here("weight", weight_in).to(parameter).contiguous();
-  if (given(bias_in)) bias = expect_here("bias", *bias_in).to(parameter).contiguous();
-  problem.x = view_of(op, "x", x);
+  const auto parameter = [&](std::string_view argument, const Tensor& tensor) {
+    view_of(op, argument, expect_here(argument, tensor));  // one of the four types
+    return tensor.to(parameter_type(x)).contiguous();
+  };
+  weight = parameter("weight", weight_in);
+  if (given(bias_in)) bias = parameter("bias", *bias_in);
   problem.weight = view_of(op, "weight", weight);
   problem.bias = view_of(op, "bias", optional(bias));
   if (given(initial_state))
@@ -112,6 +118,8 @@ Tensor one_token(const Tensor& x) {
 CausalConv1dCall causal_conv1d_step_call(const Tensor& x, const Tensor& weight,
                                          const OptionalTensor& bias, const Tensor& state,
                                          bool silu) {
+  if (!state.defined())
+    throw_error<InvalidArgument>("{}: state is None, expected a tensor", kStepName);
   CausalConv1dCall call(one_token(x), weight, bias, state, {}, silu, kStepName, "state");
   expect_own_places(kStepName, "state", call.problem.initial_state);
   call.problem.final_state = call.problem.initial_state;

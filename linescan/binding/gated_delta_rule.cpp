@@ -121,6 +121,7 @@ Tensor step_cpu(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor&
   const GatedDeltaRuleStepCall call(q, k, v, g, beta, pool, slots, scale, A_log, dt_bias, qk_l2norm,
                                     beta_sigmoid, allow_neg_eigval, state_v_first);
   step(call.problem, torch_parallel_for());
+  count_version(pool);
   return call.o;
 }
 
@@ -285,6 +286,31 @@ OutAndState forward_autocast(const Tensor& q, const Tensor& k, const Tensor& v, 
   return gated_delta_rule(data(q), data(k), data(v), parameter(g), parameter(beta), options);
 }
 
+template <c10::DeviceType kDevice, c10::DispatchKey kKey>
+Tensor step_autocast(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g,
+                     const Tensor& beta, Tensor& pool, const Tensor& slots, OptionalScale scale,
+                     const OptionalTensor& A_log, const OptionalTensor& dt_bias, bool qk_l2norm,
+                     bool beta_sigmoid, bool allow_neg_eigval, bool state_v_first) {
+  c10::impl::ExcludeDispatchKeyGuard no_autocast(kKey);
+  const at::ScalarType type = at::autocast::get_autocast_dtype(kDevice);
+  const auto data = [&](const Tensor& tensor) {
+    return at::autocast::cached_cast(type, tensor, kDevice);
+  };
+  const auto parameter = [&](const auto& tensor) {
+    return at::autocast::cached_cast(at::kFloat, tensor, kDevice);
+  };
+  GatedDeltaRuleStepOptions options;
+  options.scale = scale;
+  options.A_log = parameter(A_log);
+  options.dt_bias = parameter(dt_bias);
+  options.qk_l2norm = qk_l2norm;
+  options.beta_sigmoid = beta_sigmoid;
+  options.allow_neg_eigval = allow_neg_eigval;
+  options.state_v_first = state_v_first;
+  return gated_delta_rule_step(data(q), data(k), data(v), parameter(g), parameter(beta), pool,
+                               slots, options);
+}
+
 // ---- Registration ------------------------------------------------------------------------------
 
 TORCH_LIBRARY_IMPL(linescan, CPU, m) {
@@ -308,10 +334,14 @@ TORCH_LIBRARY_IMPL(linescan, Autograd, m) {
 }
 TORCH_LIBRARY_IMPL(linescan, AutocastCPU, m) {
   m.impl("gated_delta_rule", forward_autocast<c10::DeviceType::CPU, c10::DispatchKey::AutocastCPU>);
+  m.impl("gated_delta_rule_step",
+         step_autocast<c10::DeviceType::CPU, c10::DispatchKey::AutocastCPU>);
 }
 TORCH_LIBRARY_IMPL(linescan, AutocastCUDA, m) {
   m.impl("gated_delta_rule",
          forward_autocast<c10::DeviceType::CUDA, c10::DispatchKey::AutocastCUDA>);
+  m.impl("gated_delta_rule_step",
+         step_autocast<c10::DeviceType::CUDA, c10::DispatchKey::AutocastCUDA>);
 }
 
 }  // namespace

@@ -271,6 +271,7 @@ Tensor step_device(const Tensor& u, const Tensor& delta, const Tensor& A, const 
   call.problem.out = view_of(kName, "out", out_in_time);
   run_forward(call.problem, u);
   if (!state.is_contiguous()) state.copy_(*call.initial_state);
+  count_version(state);
   return out;
 }
 
@@ -401,6 +402,22 @@ std::tuple<Tensor, Tensor> forward_autocast(const Tensor& u, const Tensor& delta
                         parameter(delta_bias), parameter(initial_state), delta_softplus, out_dtype);
 }
 
+template <c10::DeviceType kDevice, c10::DispatchKey kKey>
+Tensor step_autocast(const Tensor& u, const Tensor& delta, const Tensor& A, const Tensor& B,
+                     const Tensor& C, const OptionalTensor& D, const OptionalTensor& z,
+                     const OptionalTensor& delta_bias, bool delta_softplus, Tensor& state) {
+  c10::impl::ExcludeDispatchKeyGuard no_autocast(kKey);
+  const at::ScalarType type = at::autocast::get_autocast_dtype(kDevice);
+  const auto data = [&](const auto& tensor) {
+    return at::autocast::cached_cast(type, tensor, kDevice);
+  };
+  const auto parameter = [&](const auto& tensor) {
+    return at::autocast::cached_cast(at::kFloat, tensor, kDevice);
+  };
+  return selective_scan_step(data(u), data(delta), parameter(A), data(B), data(C), parameter(D),
+                             data(z), parameter(delta_bias), delta_softplus, state);
+}
+
 // ---- Registration ------------------------------------------------------------------------------
 
 TORCH_LIBRARY_IMPL(linescan, CPU, m) {
@@ -431,9 +448,12 @@ TORCH_LIBRARY_IMPL(linescan, Autograd, m) {
 }
 TORCH_LIBRARY_IMPL(linescan, AutocastCPU, m) {
   m.impl("selective_scan", forward_autocast<c10::DeviceType::CPU, c10::DispatchKey::AutocastCPU>);
+  m.impl("selective_scan_step", step_autocast<c10::DeviceType::CPU, c10::DispatchKey::AutocastCPU>);
 }
 TORCH_LIBRARY_IMPL(linescan, AutocastCUDA, m) {
   m.impl("selective_scan", forward_autocast<c10::DeviceType::CUDA, c10::DispatchKey::AutocastCUDA>);
+  m.impl("selective_scan_step",
+         step_autocast<c10::DeviceType::CUDA, c10::DispatchKey::AutocastCUDA>);
 }
 
 }  // namespace

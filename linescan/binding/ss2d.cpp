@@ -280,7 +280,10 @@ OutAndStates scan_autograd(const Tensor& x, const Tensor& projection, const Tens
 
 // ---- The whole operator ------------------------------------------------------------------------
 
-void check_projection(const Tensor& x, const Tensor& weight, const OptionalTensor& bias) {
+// In the words of whoever calls it: the scan knows the projection alone.
+void check_projection(const Tensor& x, const Tensor& weight, const OptionalTensor& bias,
+                      const Tensor& dt_weight, const Tensor& A_log, at::IntArrayRef routes) {
+  if (!x.defined()) throw_error<InvalidArgument>("ss2d: x is None, expected a tensor");
   if (x.dim() != 4)
     throw_error<InvalidArgument>(
         "ss2d: x has {} dimensions, expected [batch, channels, height, width]", x.dim());
@@ -289,6 +292,17 @@ void check_projection(const Tensor& x, const Tensor& weight, const OptionalTenso
         "ss2d: x_proj_weight has shape {}, expected [routes, rank + 2 * states, channels] with the "
         "channels of x",
         fmt::streamed(weight.sym_sizes()));
+  if (weight.sym_size(0) != static_cast<int64_t>(routes.size()))
+    throw_error<InvalidArgument>(
+        "ss2d: x_proj_weight has shape {}, expected {} first, as routes has",
+        fmt::streamed(weight.sym_sizes()), routes.size());
+  if (dt_weight.dim() == 3 && A_log.dim() == 2 &&
+      weight.sym_size(1) != dt_weight.sym_size(2) + 2 * A_log.sym_size(1))
+    throw_error<InvalidArgument>(
+        "ss2d: x_proj_weight has shape {}, expected [routes, rank + 2 * states, channels] with the "
+        "rank {} of dt_proj_weight and the {} states of A_log",
+        fmt::streamed(weight.sym_sizes()), fmt::streamed(dt_weight.sym_size(2)),
+        fmt::streamed(A_log.sym_size(1)));
   if (bias && bias->defined() &&
       (bias->dim() != 2 || bias->sym_size(0) != weight.sym_size(0) ||
        bias->sym_size(1) != weight.sym_size(1)))
@@ -301,7 +315,7 @@ Tensor ss2d_composite(const Tensor& x, const Tensor& x_proj_weight,
                       const OptionalTensor& x_proj_bias, const Tensor& dt_weight,
                       const Tensor& dt_bias, const Tensor& A_log, const Tensor& D,
                       at::IntArrayRef routes, std::optional<at::ScalarType> out_dtype) {
-  check_projection(x, x_proj_weight, x_proj_bias);
+  check_projection(x, x_proj_weight, x_proj_bias, dt_weight, A_log, routes);
   const Tensor weight = x_proj_weight.flatten(0, 1).to(x.scalar_type());  // [K (R + 2 N), channels]
   const OptionalTensor bias = x_proj_bias && x_proj_bias->defined()
                                   ? OptionalTensor(x_proj_bias->flatten().to(x.scalar_type()))

@@ -5,6 +5,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <fmt/ostream.h>
+#include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
 
@@ -40,7 +41,18 @@ at::ScalarType torch_type(DType type) {
   }
 }
 
+namespace {
+
+// None from Python arrives as an undefined tensor.
+void expect_given(std::string_view op, std::string_view argument, const at::Tensor& tensor) {
+  if (!tensor.defined())
+    throw_error<InvalidArgument>("{}: {} is None, expected a tensor", op, argument);
+}
+
+}  // namespace
+
 TensorView view_of(std::string_view op, std::string_view argument, const at::Tensor& tensor) {
+  expect_given(op, argument, tensor);
   const std::optional<DType> dtype = dtype_of(tensor.scalar_type());
   if (!dtype)
     throw_error<InvalidArgument>("{}: {} is {}, expected float32, float16, bfloat16 or float64", op,
@@ -64,6 +76,7 @@ TensorView view_of(std::string_view op, std::string_view argument,
 
 void expect_device(std::string_view op, std::string_view argument, const at::Tensor& tensor,
                    c10::Device expected) {
+  expect_given(op, argument, tensor);
   if (tensor.device() == expected) return;
   throw_error<InvalidArgument>("{}: {} is on {}, expected {}", op, argument, tensor.device().str(),
                                expected.str());
@@ -92,6 +105,8 @@ bool sizes_known(std::initializer_list<std::optional<at::Tensor>> tensors) {
 at::Tensor empty_as(const at::Tensor& tensor, at::ScalarType dtype) {
   return at::empty_like(tensor, tensor.options().dtype(dtype));
 }
+
+void count_version(const at::Tensor& written) { torch::autograd::impl::bump_version(written); }
 
 void expect_sizes(std::string_view op, const char* argument, const at::Tensor& tensor,
                   at::IntArrayRef expected) {

@@ -51,6 +51,10 @@ inline std::optional<at::Tensor> contiguous(const std::optional<at::Tensor>& ten
 // Whether autograd, backward or forward, has to see a call with these tensors; they may be undefined.
 bool is_differentiated(std::initializer_list<at::Tensor> tensors);
 
+// Tells autograd that an operator has written to the tensor: a backward pass that has saved what it was before
+// refuses to run.
+void count_version(const at::Tensor& written);
+
 inline at::Tensor or_undefined(const std::optional<at::Tensor>& tensor) {
   return tensor.value_or(at::Tensor());
 }

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <iostream>
 #include <memory>
+#include <optional>
 
 #include "linescan/cli/command.h"
 #include "linescan/cli/compute_options.h"
@@ -19,7 +20,8 @@ namespace linescan::cli {
 namespace {
 
 struct GenerateCommand {
-  std::string folder, prompt;
+  std::string folder;
+  std::optional<std::string> prompt;  // an empty one is none to begin with, and refused
   std::string checkpoint = "best";
   int64_t example = 0, tokens = 0, seed = 1;
   double temperature = 0;
@@ -71,9 +73,9 @@ void run(const GenerateCommand& command) {
   const std::filesystem::path checkpoint = find_checkpoint(command.folder, command.checkpoint);
   const RunConfig config = load_config(checkpoint);
   LanguageModel model = load_language_model(checkpoint, config, compute.device);
-  const Prompt prompt = command.prompt.empty()
-                            ? prompt_of(SequenceTask(config).test_sequence(command.example))
-                            : read_prompt(command.prompt);
+  const Prompt prompt = command.prompt
+                            ? read_prompt(*command.prompt)
+                            : prompt_of(SequenceTask(config).test_sequence(command.example));
   GenerateOptions options;
   options.temperature = command.temperature;
   options.tokens =
@@ -110,7 +112,8 @@ void add_generate(CLI::App& app) {
   app.add_option("--prompt", command->prompt, "tokens to begin with: 5,41,17,60,5")->type_name("");
   add_number(app, "--example", command->example,
              "without --prompt: the beginning of this test sequence")
-      ->type_name("");
+      ->type_name("")
+      ->excludes("--prompt");
   add_number(app, "--tokens", command->tokens,
              "how many (default: as many as the example asks for in a row)")
       ->type_name("");

@@ -1,8 +1,11 @@
 #include "linescan/train/sequence_memory.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <cmath>
+#include <string>
+#include <vector>
 
 #include "linescan/base/error.h"
 
@@ -32,13 +35,17 @@ void expect_sequences_fit(const RunConfig& config, int64_t memory_bytes) {
   const auto batch = static_cast<double>(config.recipe.batch);
   const double memory = static_cast<double>(memory_bytes), needed = token * batch * length;
   if (needed <= memory) return;
+  const double longest = std::floor(memory / (token * batch));
   const double sequences = std::floor(memory / (token * length));
+  std::vector<std::string> ways;
+  if (longest > 0) ways.push_back(fmt::format("a length of at most {:.0f}", longest));
+  if (sequences > 0) ways.push_back(fmt::format("a batch of at most {:.0f}", sequences));
+  if (ways.empty()) ways.emplace_back("a smaller network");
   throw_error<InvalidArgument>(
-      "option length is {}: a step of {} sequences needs about {:.1f} GB, this machine has {:.1f}; "
-      "expected at most {:.0f}{}",
-      config.sequences.length, config.recipe.batch, needed / 1e9, memory / 1e9,
-      std::floor(memory / (token * batch)),
-      sequences > 0 ? fmt::format(", or a batch of {:.0f} of this length", sequences) : "");
+      "options batch and length are {} and {}: such a step needs about {:.1f} GB, this machine has "
+      "{:.1f}; expected {}",
+      config.recipe.batch, config.sequences.length, needed / 1e9, memory / 1e9,
+      fmt::join(ways, " or "));
 }
 
 }  // namespace linescan

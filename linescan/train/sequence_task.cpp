@@ -86,8 +86,11 @@ std::optional<Evaluation> SequenceTask::evaluate(Network& network, Split split,
     }
     const at::Tensor asked = batch.labels.ne(kNothingAsked).nonzero().squeeze(1);
     const at::Tensor scores = at::log_softmax(logits.index_select(0, asked), 1, at::kDouble);
-    const at::Tensor right = scores.gather(1, batch.labels.index_select(0, asked).unsqueeze(1));
-    const at::Tensor likelier = scores.gt(right).sum(1);
+    const at::Tensor labels = batch.labels.index_select(0, asked).unsqueeze(1);
+    const at::Tensor right = scores.gather(1, labels);
+    // Of tokens that are equally likely the first comes first, as when tokens are generated.
+    const at::Tensor ties = scores.eq(right).logical_and(at::arange(scores.size(1)).lt(labels));
+    const at::Tensor likelier = scores.gt(right).logical_or(ties).sum(1);
     loss -= right.sum().item<double>();
     correct += likelier.eq(0).sum().item<int64_t>();
     correct5 += likelier.lt(5).sum().item<int64_t>();

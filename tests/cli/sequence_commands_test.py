@@ -109,8 +109,13 @@ class SequenceCommands(unittest.TestCase):
             self.assert_refused(run("train", "--task", "copying", budget, "0", *never),
                                 "epochs is 0 and minutes is 0, expected exactly one of them above 0")
         self.assert_refused(run("train", "--task", "recall", "--set", "length=1000000", *never),
-                            "option length is 1000000: a step of 64 sequences needs about",
-                            "expected at most")
+                            "options batch and length are 64 and 1000000: such a step needs about",
+                            "expected a length of at most")
+        self.assert_refused(run("train", "--task", "recall", "--batch", "9999999999", *never),
+                            "expected a batch of at most")
+        self.assert_refused(run("generate", self.run_folder, "--prompt", ""), "--prompt is ''")
+        self.assert_refused(run("generate", self.run_folder, "--prompt", "5", "--example", "3"),
+                            "--prompt excludes --example")
         self.assert_refused(run("train", "--task", "recall", "--set", "items=99", *never),
                             "vocabulary is 64, expected 200")
         self.assert_refused(run("generate", self.run_folder, "--prompt", "6"), "token 6")

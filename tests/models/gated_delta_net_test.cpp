@@ -335,6 +335,36 @@ TEST(GatedDeltaNet, RunsUnderAutocast) {
     EXPECT_EQ(item.value().grad().scalar_type(), at::kFloat) << item.key();
 }
 
+TEST(GatedDeltaNet, RunsInHalfPrecision) {
+  GatedDeltaNet layer = make_layer(small_options(), at::kFloat);
+  const at::Tensor x = torch::randn({2, 9, 10});
+  const at::Tensor wide = layer->forward(x);
+  layer->to(at::kBFloat16);
+  const at::Tensor narrow = layer->forward(x.to(at::kBFloat16));
+  EXPECT_EQ(narrow.scalar_type(), at::kBFloat16);
+  expect_close(narrow.to(at::kFloat), wide, 0.05, "y");
+  narrow.sum().backward();
+  for (const auto& item : layer->named_parameters())
+    EXPECT_TRUE(item.value().grad().isfinite().all().item<bool>()) << item.key();
+}
+
+TEST(GatedDeltaNet, ACacheIsOfAsManySequences) {
+  const torch::NoGradGuard no_grad;
+  for (const bool short_conv : {true, false}) {
+    GatedDeltaNetOptions options = small_options();
+    options.use_short_conv = short_conv;
+    GatedDeltaNet layer = make_layer(options);
+    GatedDeltaNetCache cache;
+    layer->forward(torch::randn({2, 3, 10}, at::kDouble), {}, &cache);
+    for (const int64_t length : {1, 3}) {
+      const at::Tensor x = torch::randn({4, length, 10}, at::kDouble);
+      EXPECT_EQ(testing::refusal_of([&] { layer->forward(x, {}, &cache); }),
+                "gated_delta_net: the cache is of 2 sequences, expected 4 as x has");
+      EXPECT_EQ(cache.offset, 3);
+    }
+  }
+}
+
 TEST(GatedDeltaNet, NamesOptionsThatDoNotFit) {
   const auto message = [](auto&& spoil) {
     GatedDeltaNetOptions options = small_options();

@@ -395,3 +395,10 @@ def test_states_that_no_forward_pass_kept_are_refused(states, message):
     with pytest.raises(RuntimeError, match="gated_delta_rule: " + message):
         ops.gated_delta_rule_backward(torch.randn_like(v), None, q, q, v, g, beta, None, None, None,
                                       None, None, False, False, False, False, False, states)
+
+
+def test_empty_tensors_may_have_any_strides():
+    row = torch.randn(2, 0, 1, 8)[..., ::2]
+    gate = torch.zeros(2, 0, 1)
+    o, state = ops.gated_delta_rule(row, row, row, gate, gate)
+    assert o.shape == (2, 0, 1, 4) and state.shape == (2, 1, 4, 4)

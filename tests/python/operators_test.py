@@ -250,6 +250,39 @@ def test_steps_equal_the_whole():
     torch.testing.assert_close(state, last)
 
 
+STEPS = {
+    "selective_scan_step": lambda state, x: ops.selective_scan_step(
+        x, x, -torch.ones(3, 1), x.new_ones(2, 1), x.new_ones(2, 1), state=state),
+    "gated_delta_rule_step": lambda state, x: ops.gated_delta_rule_step(
+        x.view(2, 3, 1), x.view(2, 3, 1), torch.ones_like(x).view(2, 3, 1), -x.float(), x.float(),
+        state.unsqueeze(-1), torch.arange(2)),
+    "causal_conv1d_step": lambda state, x: ops.causal_conv1d_step(x, torch.ones(3, 2), state=state),
+}
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_step_tells_autograd_that_the_state_has_moved(step):
+    factor, state = torch.ones(2, 3, 1, requires_grad=True), torch.ones(2, 3, 1)
+    product = (factor * state).sum()
+    STEPS[step](state, torch.full((2, 3), 0.5))
+    assert not torch.equal(state, torch.ones(2, 3, 1))
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        product.backward()
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_steps_run_under_autocast(step):
+    x = torch.full((2, 3), 0.5)
+    type_of_state = torch.bfloat16 if step == "causal_conv1d_step" else torch.float32
+    state, narrow = torch.ones(2, 3, 1), torch.ones(2, 3, 1, dtype=type_of_state)
+    out = STEPS[step](state, x)
+    with torch.autocast("cpu", torch.bfloat16):
+        low = STEPS[step](narrow, x)
+    assert low.dtype == torch.bfloat16
+    torch.testing.assert_close(low.float(), out, rtol=0.02, atol=0.02)
+    torch.testing.assert_close(narrow.float(), state, rtol=0.02, atol=0.02)
+
+
 # ---- PyTorch's own machinery ---------------------------------------------------------------------
 
 
@@ -408,3 +441,7 @@ def test_ss2d_names_what_does_not_fit():
         ops.ss2d(inputs[0][:, :2], *inputs[1:])
     with pytest.raises(RuntimeError, match=r"expected \[12, states\]"):
         ops.ss2d(*inputs[:5], inputs[5][:4], *inputs[6:])
+    with pytest.raises(RuntimeError, match="x_proj_weight has shape .*, expected 2 first, as routes has"):
+        ops.ss2d(*inputs[:7], [0, 1])
+    with pytest.raises(RuntimeError, match="x_proj_weight has shape .* with the rank . of dt_proj_weight"):
+        ops.ss2d(inputs[0], inputs[1][:, 1:], *inputs[2:])

@@ -45,10 +45,11 @@ TEST(SequenceMemory, RefusesWhatDoesNotFitAndSaysWhatDoes) {
   } catch (const InvalidArgument& error) {
     message = error.what();
   }
-  const std::string before = "expected at most ";
+  const std::string before = "expected a length of at most ";
   const std::size_t at = message.find(before);
   ASSERT_NE(at, std::string::npos) << message;
-  EXPECT_NE(message.find("option length is 1000000: a step of 64 sequences"), std::string::npos);
+  EXPECT_NE(message.find("options batch and length are 64 and 1000000: such a step"),
+            std::string::npos);
   EXPECT_EQ(message.find("batch of"), std::string::npos) << message;  // not even one of this length
   const int64_t fits = std::stoll(message.substr(at + before.size()));
   EXPECT_NO_THROW(expect_sequences_fit(sequences(fits), 10 * kGiga));
@@ -59,7 +60,7 @@ TEST(SequenceMemory, RefusesWhatDoesNotFitAndSaysWhatDoes) {
   } catch (const InvalidArgument& error) {
     message = error.what();
   }
-  const std::string batch = "or a batch of ";
+  const std::string batch = "or a batch of at most ";
   const int64_t few = std::stoll(message.substr(message.find(batch) + batch.size()));
   RunConfig smaller = sequences(100'000);
   smaller.recipe.batch = few;

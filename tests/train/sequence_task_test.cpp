@@ -107,6 +107,17 @@ TEST(SequenceTask, AnswersAreCountedWhereSomethingIsAsked) {
   EXPECT_EQ(evaluation.examples, 4096);
   EXPECT_DOUBLE_EQ(evaluation.top1, static_cast<double>(right) / 4096);
   EXPECT_TRUE(guess.module->is_training());
+  // Who finds all tokens equally likely has named the first one.
+  guess.forward = [](const at::Tensor& tokens) { return at::ones({tokens.numel(), 6}); };
+  int64_t first = 0, first_five = 0;
+  for (int64_t number = 0; number < 2048; ++number)
+    for (const int64_t label : task.test_sequence(number).labels) {
+      first += label == 0;
+      first_five += label != kNothingAsked && label < 5;
+    }
+  const Evaluation undecided = *task.evaluate(guess, Split::kTest, {.batch = 100});
+  EXPECT_DOUBLE_EQ(undecided.top1, static_cast<double>(first) / 4096);
+  EXPECT_DOUBLE_EQ(undecided.top5, static_cast<double>(first_five) / 4096);
   EXPECT_FALSE(task.evaluate(guess, Split::kTest, {.batch = 100, .stop = [] { return true; }}));
   guess.forward = [](const at::Tensor& tokens) {
     return at::full({tokens.numel(), 6}, NAN, at::kFloat);

@@ -136,6 +136,7 @@ Tensor step_cuda(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor
                                     beta_sigmoid, allow_neg_eigval, state_v_first);
   check_gpu(call.problem);
   step(call.problem, current_stream(q));
+  count_version(pool);
   return call.o;
 }
 

@@ -92,17 +92,26 @@ GatedDeltaNetImpl::GatedDeltaNetImpl(const GatedDeltaNetOptions& options) : opti
   o_proj_ = register_module("o_proj", linear(values, hidden));
 }
 
+void GatedDeltaNetImpl::check_cache(const GatedDeltaNetCache* cache, int64_t sequences) const {
+  for (const auto state : kCacheStates)
+    if (cache && (cache->*state).defined() && (cache->*state).size(0) != sequences)
+      throw_error<InvalidArgument>(
+          "gated_delta_net: the cache is of {} sequences, expected {} as x has",
+          (cache->*state).size(0), sequences);
+}
+
 at::Tensor GatedDeltaNetImpl::recurrence(const at::Tensor& x, const at::Tensor& q,
                                          const at::Tensor& k, const at::Tensor& v,
                                          const at::Tensor& cu_seqlens, bool step,
                                          GatedDeltaNetCache* cache) {
   const int64_t heads = options_.num_heads, value_heads = options_.value_heads();
   const at::Tensor beta = b_proj_->forward(x), raw_gate = a_proj_->forward(x);
-  // Gates are exponents: they stay wide under autocast.
-  const at::Tensor gate = raw_gate.to(A_log_.scalar_type());
+  // Gates are exponents: they stay wide under autocast and in a layer of half precision.
+  const at::ScalarType wide = A_log_.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  const at::Tensor gate = raw_gate.to(wide);
   GatedDeltaRuleOptions rule;
-  rule.A_log = A_log_;
-  rule.dt_bias = dt_bias_;
+  rule.A_log = A_log_.to(wide);
+  rule.dt_bias = dt_bias_.to(wide);
   rule.qk_l2norm = true;
   rule.beta_sigmoid = true;
   rule.allow_neg_eigval = options_.allow_neg_eigval;
@@ -167,6 +176,7 @@ at::Tensor GatedDeltaNetImpl::run_parts(const at::Tensor& x, GatedDeltaNetCache*
 
 at::Tensor GatedDeltaNetImpl::forward_packed(const at::Tensor& x, const at::Tensor& cu_seqlens,
                                              GatedDeltaNetCache* cache) {
+  check_cache(cache, cu_seqlens.numel() - 1);
   if (cache) cache->offset += x.size(1);
   return run(x, cu_seqlens, cache);
 }
@@ -177,6 +187,7 @@ at::Tensor GatedDeltaNetImpl::forward(const at::Tensor& x, const at::Tensor& mas
     throw_error<InvalidArgument>(
         "gated_delta_net: x has {} dimensions and {} channels, expected [batch, length, {}]",
         x.dim(), x.dim() > 0 ? x.size(-1) : 0, options_.hidden_size);
+  check_cache(cache, x.size(0));
   if (cache) cache->offset += x.size(1);
   if (!mask.defined())
     return options_.split_batch > 0 && x.size(0) > options_.split_batch ? run_parts(x, cache)

@@ -43,7 +43,8 @@ struct GatedDeltaNetOptions {
   void validate() const;
 };
 
-// What a layer remembers of the tokens that it has seen; empty before the first call.
+// What a layer remembers of the tokens that it has seen; empty before the first call. Copies share the
+// tensors, which single tokens change in place: clone them to go on in two ways.
 struct GatedDeltaNetCache {
   at::Tensor recurrent_state;  // [sequences, value_heads, V, K]
   at::Tensor q_conv, k_conv,
@@ -60,7 +61,8 @@ class GatedDeltaNetImpl : public torch::nn::Module {
   // x [batch, length, hidden_size] -> the same shape. A `mask` [batch, length] is 0 where x is padding,
   // which is skipped wherever it stands: results are 0 there. With a `cache` the sequences go on where
   // the call before has left them, one token a call if wanted, and the cache moves on; the results are
-  // those of one call with all tokens. A GPU is waited for if there is a mask.
+  // those of one call with all tokens. A GPU is waited for if there is a mask. Throws InvalidArgument for
+  // another shape of x, and for a cache of another number of sequences.
   at::Tensor forward(const at::Tensor& x, const at::Tensor& mask = {},
                      GatedDeltaNetCache* cache = nullptr);
 
@@ -70,6 +72,7 @@ class GatedDeltaNetImpl : public torch::nn::Module {
                             GatedDeltaNetCache* cache = nullptr);
 
  private:
+  void check_cache(const GatedDeltaNetCache* cache, int64_t sequences) const;
   at::Tensor run_parts(const at::Tensor& x, GatedDeltaNetCache* cache);
   at::Tensor run(const at::Tensor& x, const at::Tensor& cu_seqlens, GatedDeltaNetCache* cache);
   at::Tensor recurrence(const at::Tensor& x, const at::Tensor& q, const at::Tensor& k,

@@ -48,7 +48,7 @@ struct Operands {
 
   void expect_contiguous_rows(std::string_view argument, const TensorView& tensor) const {
     const int last = tensor.shape.rank() - 1;
-    if (tensor.shape[last] > 1 && tensor.strides[last] != 1)
+    if (tensor.shape.elements() > 0 && tensor.shape[last] > 1 && tensor.strides[last] != 1)
       throw_error<InvalidArgument>("{}: {} has stride {} in its last dimension, expected 1", op,
                                    argument, tensor.strides[last]);
   }

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Feeds broken files to every reader of linescan/files, under the address and undefined-behaviour
 # sanitizers: tools/fuzz.sh [seconds per target, default 5] [target...]
-# Needs clang++ with libFuzzer. Ends with 1 at the first crash and says where the input is kept.
+# Needs clang++ with libFuzzer. As many targets at a time as there are cores. Ends with 1 after a crash and says
+# where the input is kept.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -47,11 +48,12 @@ seeds_of() {
   esac
 }
 
-for target in "${targets[@]}"; do
+fuzz() {
+  local target=$1 seeds options log
   seeds=$(seeds_of "$target")
   clang++ "${flags[@]}" -fsanitize=fuzzer,address,undefined "tests/fuzz/${target}_fuzz.cpp" \
     "${objects[@]}" -o "$build/${target}_fuzz" -lpng -ljpeg -lz
-  mkdir -p "$build/corpus/$target" "$build/crashes"
+  mkdir -p "$build/corpus/$target"
   cp $seeds "$build/corpus/$target/"
   options=(-max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 -max_len=4096 -print_final_stats=1
            -artifact_prefix="$build/crashes/$target-")
@@ -60,7 +62,20 @@ for target in "${targets[@]}"; do
   if ! "$build/${target}_fuzz" "${options[@]}" "$build/corpus/$target" > "$log" 2>&1; then
     tail -40 "$log" >&2
     echo "fuzz: $target failed; the input lies in $build/crashes, the log in $log" >&2
-    exit 1
+    return 1
   fi
   echo "fuzz: $target: $(awk '/number_of_executed_units/ {print $2}' "$log") inputs in $seconds s, no crash"
+}
+
+for target in "${targets[@]}"; do seeds_of "$target" > /dev/null; done  # refuses unknown names
+mkdir -p "$build/corpus" "$build/crashes"
+running=()
+failed=0
+finish_first() { wait "${running[0]}" || failed=1; running=("${running[@]:1}"); }
+for target in "${targets[@]}"; do
+  (( ${#running[@]} < $(nproc) )) || finish_first
+  fuzz "$target" &
+  running+=($!)
 done
+while (( ${#running[@]} > 0 )); do finish_first; done
+exit "$failed"

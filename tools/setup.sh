@@ -17,7 +17,7 @@ full_wheels=("torch==$torch_release" 'numpy>=2' 'pytest>=8')
 # Where the machine has no nvcc 13: the five that compile and link a kernel, of CUDA 13.0 as torch is.
 nvcc_wheels=(nvidia-cuda-nvcc==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-nvvm==13.0.88
   nvidia-cuda-cccl==13.0.85 nvidia-cuda-runtime==13.0.96)
-sanitizer_wheels=(nvidia-cuda-sanitizer-api==13.0.85)
+sanitizer_wheels=(nvidia-cuda-sanitizer-api==13.5.25)
 
 slim_packages=(g++ cmake ninja-build python3 python3-venv libhwy-dev libcli11-dev
   nlohmann-json3-dev libtomlplusplus-dev libspdlog-dev libfmt-dev libjpeg-dev libpng-dev zlib1g-dev
@@ -172,10 +172,11 @@ find_nvcc() {
   return 1
 }
 
-# Sets compute_sanitizer; fails if there is none.
+# Sets compute_sanitizer to one of 2026 or later, whose racecheck follows named barriers; fails if there is none.
 find_sanitizer() {
   for compute_sanitizer in $(cuda_tool compute-sanitizer); do
-    [[ ! -x $compute_sanitizer ]] || return 0
+    [[ ! -x $compute_sanitizer ]] ||
+      [[ ! $("$compute_sanitizer" --version) =~ Version\ 20(2[6-9]|[3-9][0-9])\. ]] || return 0
   done
   return 1
 }

@@ -3,13 +3,13 @@
 
 #include "linescan/binding/causal_conv1d.h"
 
-#include <ATen/autocast_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
+#include "linescan/binding/autocast.h"
 #include "linescan/binding/causal_conv1d_call.h"
 #include "linescan/binding/cpu_plan.h"
 #include "linescan/binding/tensors.h"
@@ -159,10 +159,8 @@ template <c10::DeviceType kDevice, c10::DispatchKey kKey>
 Results forward_autocast(const Tensor& x, const Tensor& weight, const OptionalTensor& bias,
                          const OptionalTensor& initial_state, const OptionalTensor& cu_seqlens,
                          bool silu) {
-  c10::impl::ExcludeDispatchKeyGuard no_autocast(kKey);
-  const at::ScalarType type = at::autocast::get_autocast_dtype(kDevice);
-  return causal_conv1d(at::autocast::cached_cast(type, x, kDevice), weight, bias,
-                       at::autocast::cached_cast(type, initial_state, kDevice), cu_seqlens, silu);
+  const AutocastArguments<kDevice, kKey> cast;
+  return causal_conv1d(cast.data(x), weight, bias, cast.data(initial_state), cu_seqlens, silu);
 }
 
 // The state has the type of the tokens before.

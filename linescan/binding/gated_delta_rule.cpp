@@ -4,13 +4,13 @@
 #include "linescan/binding/gated_delta_rule.h"
 
 #include <ATen/Parallel.h>
-#include <ATen/autocast_mode.h>
 #include <ATen/ops/empty.h>
 #include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
 #include "linescan/base/activity.h"
+#include "linescan/binding/autocast.h"
 #include "linescan/binding/gated_delta_rule_call.h"
 #include "linescan/binding/tensors.h"
 
@@ -263,27 +263,21 @@ OutAndState forward_autocast(const Tensor& q, const Tensor& k, const Tensor& v, 
                              const OptionalTensor& A_log, const OptionalTensor& dt_bias,
                              bool qk_l2norm, bool beta_sigmoid, bool allow_neg_eigval,
                              bool state_v_first, bool reverse, std::string_view mode) {
-  c10::impl::ExcludeDispatchKeyGuard no_autocast(kKey);
-  const at::ScalarType type = at::autocast::get_autocast_dtype(kDevice);
-  const auto data = [&](const Tensor& tensor) {
-    return at::autocast::cached_cast(type, tensor, kDevice);
-  };
-  const auto parameter = [&](const auto& tensor) {
-    return at::autocast::cached_cast(at::kFloat, tensor, kDevice);
-  };
+  const AutocastArguments<kDevice, kKey> cast;
   GatedDeltaRuleOptions options;
   options.scale = scale;
-  options.A_log = parameter(A_log);
-  options.dt_bias = parameter(dt_bias);
+  options.A_log = cast.parameter(A_log);
+  options.dt_bias = cast.parameter(dt_bias);
   options.qk_l2norm = qk_l2norm;
   options.beta_sigmoid = beta_sigmoid;
   options.allow_neg_eigval = allow_neg_eigval;
   options.state_v_first = state_v_first;
-  options.initial_state = parameter(initial_state);
+  options.initial_state = cast.parameter(initial_state);
   options.cu_seqlens = cu_seqlens;
   options.reverse = reverse;
   options.mode = mode;
-  return gated_delta_rule(data(q), data(k), data(v), parameter(g), parameter(beta), options);
+  return gated_delta_rule(cast.data(q), cast.data(k), cast.data(v), cast.parameter(g),
+                          cast.parameter(beta), options);
 }
 
 template <c10::DeviceType kDevice, c10::DispatchKey kKey>
@@ -291,24 +285,17 @@ Tensor step_autocast(const Tensor& q, const Tensor& k, const Tensor& v, const Te
                      const Tensor& beta, Tensor& pool, const Tensor& slots, OptionalScale scale,
                      const OptionalTensor& A_log, const OptionalTensor& dt_bias, bool qk_l2norm,
                      bool beta_sigmoid, bool allow_neg_eigval, bool state_v_first) {
-  c10::impl::ExcludeDispatchKeyGuard no_autocast(kKey);
-  const at::ScalarType type = at::autocast::get_autocast_dtype(kDevice);
-  const auto data = [&](const Tensor& tensor) {
-    return at::autocast::cached_cast(type, tensor, kDevice);
-  };
-  const auto parameter = [&](const auto& tensor) {
-    return at::autocast::cached_cast(at::kFloat, tensor, kDevice);
-  };
+  const AutocastArguments<kDevice, kKey> cast;
   GatedDeltaRuleStepOptions options;
   options.scale = scale;
-  options.A_log = parameter(A_log);
-  options.dt_bias = parameter(dt_bias);
+  options.A_log = cast.parameter(A_log);
+  options.dt_bias = cast.parameter(dt_bias);
   options.qk_l2norm = qk_l2norm;
   options.beta_sigmoid = beta_sigmoid;
   options.allow_neg_eigval = allow_neg_eigval;
   options.state_v_first = state_v_first;
-  return gated_delta_rule_step(data(q), data(k), data(v), parameter(g), parameter(beta), pool,
-                               slots, options);
+  return gated_delta_rule_step(cast.data(q), cast.data(k), cast.data(v), cast.parameter(g),
+                               cast.parameter(beta), pool, slots, options);
 }
 
 // ---- Registration ------------------------------------------------------------------------------

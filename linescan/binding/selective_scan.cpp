@@ -2,13 +2,13 @@
 
 #include "linescan/binding/selective_scan.h"
 
-#include <ATen/autocast_mode.h>
 #include <ATen/ops/empty.h>
 #include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
 #include "linescan/base/error.h"
+#include "linescan/binding/autocast.h"
 #include "linescan/binding/cpu_plan.h"
 #include "linescan/binding/gpu_scans.h"
 #include "linescan/binding/tensors.h"
@@ -390,32 +390,20 @@ std::tuple<Tensor, Tensor> forward_autocast(const Tensor& u, const Tensor& delta
                                             const OptionalTensor& initial_state,
                                             bool delta_softplus,
                                             std::optional<at::ScalarType> out_dtype) {
-  c10::impl::ExcludeDispatchKeyGuard no_autocast(kKey);
-  const at::ScalarType type = at::autocast::get_autocast_dtype(kDevice);
-  const auto data = [&](const auto& tensor) {
-    return at::autocast::cached_cast(type, tensor, kDevice);
-  };
-  const auto parameter = [&](const auto& tensor) {
-    return at::autocast::cached_cast(at::kFloat, tensor, kDevice);
-  };
-  return selective_scan(data(u), data(delta), parameter(A), data(B), data(C), parameter(D), data(z),
-                        parameter(delta_bias), parameter(initial_state), delta_softplus, out_dtype);
+  const AutocastArguments<kDevice, kKey> cast;
+  return selective_scan(cast.data(u), cast.data(delta), cast.parameter(A), cast.data(B),
+                        cast.data(C), cast.parameter(D), cast.data(z), cast.parameter(delta_bias),
+                        cast.parameter(initial_state), delta_softplus, out_dtype);
 }
 
 template <c10::DeviceType kDevice, c10::DispatchKey kKey>
 Tensor step_autocast(const Tensor& u, const Tensor& delta, const Tensor& A, const Tensor& B,
                      const Tensor& C, const OptionalTensor& D, const OptionalTensor& z,
                      const OptionalTensor& delta_bias, bool delta_softplus, Tensor& state) {
-  c10::impl::ExcludeDispatchKeyGuard no_autocast(kKey);
-  const at::ScalarType type = at::autocast::get_autocast_dtype(kDevice);
-  const auto data = [&](const auto& tensor) {
-    return at::autocast::cached_cast(type, tensor, kDevice);
-  };
-  const auto parameter = [&](const auto& tensor) {
-    return at::autocast::cached_cast(at::kFloat, tensor, kDevice);
-  };
-  return selective_scan_step(data(u), data(delta), parameter(A), data(B), data(C), parameter(D),
-                             data(z), parameter(delta_bias), delta_softplus, state);
+  const AutocastArguments<kDevice, kKey> cast;
+  return selective_scan_step(cast.data(u), cast.data(delta), cast.parameter(A), cast.data(B),
+                             cast.data(C), cast.parameter(D), cast.data(z),
+                             cast.parameter(delta_bias), delta_softplus, state);
 }
 
 // ---- Registration ------------------------------------------------------------------------------

@@ -5,7 +5,6 @@
 
 #include "linescan/binding/ss2d.h"
 
-#include <ATen/autocast_mode.h>
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/bmm.h>
 #include <ATen/ops/empty.h>
@@ -17,6 +16,7 @@
 #include <torch/library.h>
 
 #include "linescan/base/error.h"
+#include "linescan/binding/autocast.h"
 #include "linescan/binding/cpu_plan.h"
 #include "linescan/binding/gpu_scans.h"
 #include "linescan/binding/ss2d_by_scans.h"
@@ -344,16 +344,9 @@ Tensor ss2d_autocast(const Tensor& x, const Tensor& x_proj_weight,
                      const OptionalTensor& x_proj_bias, const Tensor& dt_weight,
                      const Tensor& dt_bias, const Tensor& A_log, const Tensor& D,
                      at::IntArrayRef routes, std::optional<at::ScalarType> out_dtype) {
-  c10::impl::ExcludeDispatchKeyGuard no_autocast(kKey);
-  const at::ScalarType type = at::autocast::get_autocast_dtype(kDevice);
-  const auto data = [&](const auto& tensor) {
-    return at::autocast::cached_cast(type, tensor, kDevice);
-  };
-  const auto parameter = [&](const auto& tensor) {
-    return at::autocast::cached_cast(at::kFloat, tensor, kDevice);
-  };
-  return ss2d(data(x), data(x_proj_weight), data(x_proj_bias), data(dt_weight), parameter(dt_bias),
-              parameter(A_log), parameter(D), routes, out_dtype);
+  const AutocastArguments<kDevice, kKey> cast;
+  return ss2d(cast.data(x), cast.data(x_proj_weight), cast.data(x_proj_bias), cast.data(dt_weight),
+              cast.parameter(dt_bias), cast.parameter(A_log), cast.parameter(D), routes, out_dtype);
 }
 
 // ---- Registration ------------------------------------------------------------------------------

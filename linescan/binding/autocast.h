@@ -3,8 +3,6 @@
 
 #include <ATen/autocast_mode.h>
 
-#include <optional>
-
 namespace linescan {
 
 // While it lives autocast does nothing: the operator's own kernel for autocast casts, once.

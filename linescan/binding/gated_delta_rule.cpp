@@ -255,6 +255,21 @@ OutAndState forward_autograd(const Tensor& q, const Tensor& k, const Tensor& v, 
   return {results[0], results[1]};
 }
 
+// Those that a step and a sequence have in common, as autocast leaves them.
+template <class Cast>
+GatedDeltaRuleStepOptions step_options(const Cast& cast, OptionalScale scale,
+                                       const OptionalTensor& A_log, const OptionalTensor& dt_bias,
+                                       bool qk_l2norm, bool beta_sigmoid, bool allow_neg_eigval,
+                                       bool state_v_first) {
+  return {.scale = scale,
+          .A_log = cast.parameter(A_log),
+          .dt_bias = cast.parameter(dt_bias),
+          .qk_l2norm = qk_l2norm,
+          .beta_sigmoid = beta_sigmoid,
+          .allow_neg_eigval = allow_neg_eigval,
+          .state_v_first = state_v_first};
+}
+
 // Autocast casts q, k and v and leaves gates, beta and states in float32.
 template <c10::DeviceType kDevice, c10::DispatchKey kKey>
 OutAndState forward_autocast(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g,
@@ -264,20 +279,11 @@ OutAndState forward_autocast(const Tensor& q, const Tensor& k, const Tensor& v, 
                              bool qk_l2norm, bool beta_sigmoid, bool allow_neg_eigval,
                              bool state_v_first, bool reverse, std::string_view mode) {
   const AutocastArguments<kDevice, kKey> cast;
-  GatedDeltaRuleOptions options;
-  options.scale = scale;
-  options.A_log = cast.parameter(A_log);
-  options.dt_bias = cast.parameter(dt_bias);
-  options.qk_l2norm = qk_l2norm;
-  options.beta_sigmoid = beta_sigmoid;
-  options.allow_neg_eigval = allow_neg_eigval;
-  options.state_v_first = state_v_first;
-  options.initial_state = cast.parameter(initial_state);
-  options.cu_seqlens = cu_seqlens;
-  options.reverse = reverse;
-  options.mode = mode;
   return gated_delta_rule(cast.data(q), cast.data(k), cast.data(v), cast.parameter(g),
-                          cast.parameter(beta), options);
+                          cast.parameter(beta),
+                          {step_options(cast, scale, A_log, dt_bias, qk_l2norm, beta_sigmoid,
+                                        allow_neg_eigval, state_v_first),
+                           cast.parameter(initial_state), cu_seqlens, reverse, std::string(mode)});
 }
 
 template <c10::DeviceType kDevice, c10::DispatchKey kKey>
@@ -286,16 +292,10 @@ Tensor step_autocast(const Tensor& q, const Tensor& k, const Tensor& v, const Te
                      const OptionalTensor& A_log, const OptionalTensor& dt_bias, bool qk_l2norm,
                      bool beta_sigmoid, bool allow_neg_eigval, bool state_v_first) {
   const AutocastArguments<kDevice, kKey> cast;
-  GatedDeltaRuleStepOptions options;
-  options.scale = scale;
-  options.A_log = cast.parameter(A_log);
-  options.dt_bias = cast.parameter(dt_bias);
-  options.qk_l2norm = qk_l2norm;
-  options.beta_sigmoid = beta_sigmoid;
-  options.allow_neg_eigval = allow_neg_eigval;
-  options.state_v_first = state_v_first;
   return gated_delta_rule_step(cast.data(q), cast.data(k), cast.data(v), cast.parameter(g),
-                               cast.parameter(beta), pool, slots, options);
+                               cast.parameter(beta), pool, slots,
+                               step_options(cast, scale, A_log, dt_bias, qk_l2norm, beta_sigmoid,
+                                            allow_neg_eigval, state_v_first));
 }
 
 // ---- Registration ------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ namespace linescan {
 //   1x1 convolution weights [out, in, 1, 1] for linear ones and back,
 //   position embeddings of another grid (resized bicubically), other floating-point types.
 // If anything else is missing, unexpected, or of a wrong shape or type, throws one InvalidArgument
-// that lists it all, and changes nothing.
+// that names it, up to five of a kind, and changes nothing.
 void load_weights(torch::nn::Module& module, const std::filesystem::path& path);
 
 // Writes parameters and buffers under their names. Throws IoError.

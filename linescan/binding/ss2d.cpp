@@ -253,6 +253,7 @@ class Ss2dScanFunction : public torch::autograd::Function<Ss2dScanFunction> {
                             projection_weight.value_or(Tensor())});
     ctx->saved_data["routes"] = routes.vec();
     ctx->mark_non_differentiable({states});
+    ctx->set_materialize_grads(false);  // else zeros as large as the states
     return {out, states};
   }
 
@@ -261,6 +262,7 @@ class Ss2dScanFunction : public torch::autograd::Function<Ss2dScanFunction> {
     static const auto op = c10::Dispatcher::singleton()
                                .findSchemaOrThrow("linescan::ss2d_scan_backward", "")
                                .typed<decltype(scan_backward_device)>();
+    if (!grads[0].defined()) return torch::autograd::variable_list(10);
     const auto saved = ctx->get_saved_variables();
     auto [x, projection, dt_weight, dt_bias, A_log, D] =
         op.call(grads[0], saved[0], saved[1], saved[2], saved[3], saved[4], saved[5], saved[6],

@@ -38,5 +38,7 @@ set(LINESCAN_KERNELS
   ops/ss2d/forward.cu
   ops/ss2d/packed_backward.cu
   ops/ss2d/packed_forward.cu
+  ops/ss2d/packed_lines_backward.cu
+  ops/ss2d/packed_lines_forward.cu
   ops/ss2d/packed_tile_states.cu
   ops/ss2d/tile_states.cu)

@@ -6,6 +6,7 @@
 namespace linescan {
 
 inline constexpr float kLog2e = 1.44269504f;
+inline constexpr float kLn2 = 0.693147181f;
 
 // log(1 + e) for 0 <= e <= 1. log(1 + e) / e is a polynomial fitted to 3e-8, so that the relative error
 // stays small for tiny e, where log2 of the rounded 1 + e would lose it; a quotient or a logarithm
@@ -31,7 +32,7 @@ __device__ __forceinline__ float softplus(float x) {
 // softplus with an absolute error of 1e-7: half of the work, for arguments that are rounded to half
 // types anyway.
 __device__ __forceinline__ float softplus_short(float x) {
-  return fmaf(0.693147181f, log2_approx(1.0f + exp2_approx(-fabsf(x) * kLog2e)), fmaxf(x, 0.0f));
+  return fmaf(kLn2, log2_approx(1.0f + exp2_approx(-fabsf(x) * kLog2e)), fmaxf(x, 0.0f));
 }
 
 // softplus_short(x) / ln 2.
@@ -45,7 +46,7 @@ template <bool kShort>
 __device__ __forceinline__ float softplus_and_slope(float x, float& slope) {
   const float e = exp2_approx(-fabsf(x) * kLog2e);
   slope = reciprocal_approx(1.0f + e) * (x < 0 ? e : 1.0f);
-  const float log1p = kShort ? 0.693147181f * log2_approx(1.0f + e) : log1p_unit(e);
+  const float log1p = kShort ? kLn2 * log2_approx(1.0f + e) : log1p_unit(e);
   return fmaxf(x, 0.0f) + log1p;
 }
 

@@ -65,7 +65,7 @@ __global__ void __launch_bounds__(32 * kGpuBackwardWarps)
     const TileRoute route(args, place, args.codes[k]);
     const LaneRoute<T> lane(args, place, route, k);
     const RouteWeights<T> weights(place, k);
-    const PieceStates<T> entrance(args, args.entering, place, route, k, channel);
+    const bool tiles = args.pieces > 0;
     const PieceStates<T> ending(args, args.returning, place, route, k, channel);
     const auto decay_rate = [&](int n, int i) {  // A
       const int64_t row = static_cast<int64_t>(k) * args.channels + channel[i];
@@ -139,12 +139,14 @@ __global__ void __launch_bounds__(32 * kGpuBackwardWarps)
         float h[kGpuSegmentSteps + 1][2];  // h[t] enters step t
 
         // Forward again: the states of the segment.
-        const bool anew = entrance.each_line && segment.position == 0 && segment.valid > 0;
-        const float2 start = *StateTable(args.starts, args.routes, args.chunks, states)
-                                  .at(k, min(chunk, chunks - 1), n, g);
+        // With several tiles the state that enters every segment is known, else that which enters the chunk.
+        const bool anew = tiles || (route.restart && segment.position == 0 && segment.valid > 0);
+        const int row = min(chunk, chunks - 1) * args.rows_of_chunk() + (tiles ? q : 0);
+        float2 start = make_float2(0, 0);
+        if (!tiles || segment.valid > 0) start = *StateTable(args).at(k, row, n, g);
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-          const float new_state = anew ? entrance.state(segment.line, n, i) : 0.0f;
+          const float new_state = tiles ? (i ? start.y : start.x) : 0.0f;
           Transfer own = {anew ? 0.0f : 1.0f, new_state};
 #pragma unroll
           for (int t = 0; t < kGpuSegmentSteps; ++t) {
@@ -285,7 +287,6 @@ void backward(const Ss2dProblem& p, const Ss2dGradients& g, const Ss2dGpuPlan& p
     const auto scan = [&](int64_t end, const float* entering, const float* returning) {
       const int64_t first = args.first_image;
       for_each_slice(args, end, slice, [&](int64_t images) {
-        const KeptStates<T> kept(p, plan, args);
         const auto of_slice = [&](const float* all) {
           return all ? all + (args.first_image - first) * pieces : nullptr;
         };
@@ -293,12 +294,11 @@ void backward(const Ss2dProblem& p, const Ss2dGradients& g, const Ss2dGpuPlan& p
         args.packed_record_sums = {reinterpret_cast<T*>(parts.records), images};
         args.delta_gradient = {args, parts.records, images};
         args.parameter_sums.add = args.first_image > 0;
-        args.entering = of_slice(entering);
         args.returning = of_slice(returning);
         if (plan.kept)
-          args.starts = kept.starts;
+          args.starts = kept_states(p, plan, args);
         else
-          chunk_states(args, plan, images, args.entering, args.starts, stream);
+          chunk_states(args, plan, images, of_slice(entering), args.starts, stream);
         launch_backward(args, plan, images, parts.weights, stream);
       });
     };
@@ -306,9 +306,8 @@ void backward(const Ss2dProblem& p, const Ss2dGradients& g, const Ss2dGpuPlan& p
     for (int64_t first = 0; first < size.batch && !none; first += plan.pieces_slice) {
       args.first_image = first;
       const int64_t images = std::min(plan.pieces_slice, size.batch - first);
-      const float* entering = plan.kept
-                                  ? KeptStates<T>(p, plan, args).entering
-                                  : entering_states(args, images, parts.entering, nullptr, stream);
+      const float* entering =
+          plan.kept ? nullptr : entering_states(args, images, parts.entering, stream);
       const float* returning =
           returning_states(args, args.gout, args.gout_dtype, images, parts.returning, stream);
       scan(first + images, entering, returning);

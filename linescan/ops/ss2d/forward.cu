@@ -115,9 +115,10 @@ __global__ void __launch_bounds__(32 * kGpuMaxWarps) forward_kernel(ForwardArgum
         }
         // The chunk's own transfer is that of the last segment and all before.
         const float2 entered = relay.exchange(own, round, n, g, warp, q == kGpuSegments - 1);
-        if (args.starts && q == 0 && chunk < chunks)
-          *StateTable(args.starts, args.routes, args.chunks, states).at(k, chunk, n, g) = entered;
         float h[2] = {before[0].apply(entered.x), before[1].apply(entered.y)};
+        const int rows = args.rows_of_chunk();
+        if (args.starts && q < rows && chunk < chunks)
+          *StateTable(args).at(k, chunk * rows + q, n, g) = make_float2(h[0], h[1]);
 #pragma unroll
         for (int t = 0; t < kGpuSegmentSteps; ++t) {
 #pragma unroll
@@ -173,9 +174,8 @@ void forward(const Ss2dProblem& p, const Ss2dGpuPlan& plan, std::byte* workspace
     if (!plan.shared_carries)
       args.carries = floats + plan.pieces_slice * gpu_workspace(size_of(p), plan).entering;
     for_each_slice(args, batch, plan.slice, [&](int64_t images) {
-      const KeptStates<T> kept(p, plan, args);
-      args.starts = kept.starts;
-      args.entering = entering_states(args, images, floats, kept.entering, stream);
+      args.starts = kept_states(p, plan, args);
+      args.entering = entering_states(args, images, floats, stream);
       launch_forward(args, plan, images, stream);
     });
   });

@@ -26,10 +26,14 @@ struct Ss2dGpuArguments {
   const float* D;        // [routes * channels]
   int height, width, channels, channel_groups, states, rank, record, routes;
   int tile_height, tile_width, tile_rows, tile_columns, sum_pitch;
-  int64_t pieces, chunks, first_image;
-  float* carries;  // [blocks, kGpuCarryFloats * states]; null: in shared memory
-  bool packed;     // two neighbouring channels of x, or numbers of a record, are one aligned access
+  int64_t pieces, first_image;
+  int64_t state_rows;  // of a block and route in a StateTable
+  float* carries;      // [blocks, kGpuCarryFloats * states]; null: in shared memory
+  bool packed;  // two neighbouring channels of x, or numbers of a record, are one aligned access
   unsigned char codes[kGpuMaxRoutes];
+
+  // Of a StateTable: of a chunk, the first of its segments, or with several tiles each of them.
+  __device__ __forceinline__ int rows_of_chunk() const { return pieces > 0 ? kGpuSegments : 1; }
 };
 
 // The block's part of `carries`.

@@ -14,8 +14,7 @@ struct BackwardArguments : Ss2dGpuArguments<T> {
   DType gout_dtype;
   GpuPlanes<T> gx;
   T* gprojection;
-  const float* entering;   // PieceStates
-  const float* returning;  // likewise, of the gradient
+  const float* returning;  // PieceStates, of the gradient
   float* starts;           // StateTable
   RecordSums<float> record_sums;
   RecordSums<T> packed_record_sums;  // of the packed kernel, in the same memory
@@ -33,5 +32,10 @@ struct BackwardArguments : Ss2dGpuArguments<T> {
 bool packs_backward(const BackwardArguments<BFloat16>& args);
 void launch_packed_backward(const BackwardArguments<BFloat16>& args, const Ss2dGpuPlan& plan,
                             int64_t images, GpuStream stream);
+
+// packed_lines_backward.cu: the same on planes of several tiles, with gout of type G. `halves`: see packed_halves.
+template <typename G>
+void launch_packed_lines(const BackwardArguments<BFloat16>& args, int halves,
+                         const Ss2dGpuPlan& plan, int64_t images, GpuStream stream);
 
 }  // namespace linescan

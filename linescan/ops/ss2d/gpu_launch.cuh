@@ -43,7 +43,7 @@ Ss2dGpuArguments<T> gpu_arguments(const Ss2dProblem& p, const Ss2dGpuPlan& plan)
   args.tile_columns = static_cast<int>(plan.tile_columns);
   args.sum_pitch = static_cast<int>(gpu_sum_pitch(plan.tile_height, plan.tile_width));
   args.pieces = plan.pieces;
-  args.chunks = plan.chunks;
+  args.state_rows = plan.state_rows();
   args.carries = nullptr;
   args.first_image = 0;
   const auto even = [](auto... values) { return ((values % 2 == 0) && ...); };
@@ -64,28 +64,19 @@ void for_each_slice(Arguments& args, int64_t end, int64_t slice, const Run& run)
     run(std::min(slice, end - args.first_image));
 }
 
-// What a problem keeps, of its images from args.first_image on; null: nothing.
+// The StateTable that a problem keeps, of its images from args.first_image on; null: none.
 template <typename T>
-struct KeptStates {
-  float* starts = nullptr;    // StateTable
-  float* entering = nullptr;  // PieceStates; null with one tile as well
-
-  KeptStates(const Ss2dProblem& p, const Ss2dGpuPlan& plan, const Ss2dGpuArguments<T>& args) {
-    if (!plan.kept) return;
-    const Ss2dSize size = size_of(p);
-    const Ss2dGpuKeptStates kept = gpu_kept_states_of(size, plan);
-    starts = p.states.as<float>() + args.first_image * kept.starts;
-    if (plan.pieces > 0)
-      entering = p.states.as<float>() + size.batch * kept.starts + args.first_image * kept.entering;
-  }
-};
+float* kept_states(const Ss2dProblem& p, const Ss2dGpuPlan& plan, const Ss2dGpuArguments<T>& args) {
+  return plan.kept ? p.states.as<float>() + args.first_image * plan.table_floats(size_of(p))
+                   : nullptr;
+}
 
 // tile_states.cu, for `images` images from args.first_image on: the states with which routes enter
 // the pieces of their lines, [images, routes, pieces, states, channels]; null where one tile is the
-// whole plane. `workspace`: kGpuPieceFloats floats for each. `kept`: where to put them, or null: the workspace.
+// whole plane. `workspace`: kGpuPieceFloats floats for each.
 template <typename T>
 const float* entering_states(const Ss2dGpuArguments<T>& args, int64_t images, float* workspace,
-                             float* kept, GpuStream stream);
+                             GpuStream stream);
 // Likewise the gradients that come back from behind the pieces.
 template <typename T>
 const float* returning_states(const Ss2dGpuArguments<T>& args, const GpuPlanes<const void>& gout,

@@ -55,8 +55,9 @@ bool packed_pairs(const GpuPlanes<T>& planes, int64_t element_bytes, int64_t wid
 
 // The segment of a route that a lane is at; moves on by as many segments every time.
 struct SegmentCursor {
-  int line, part;  // part: of the line, in segments
+  int line = 0, part = 0;  // part: of the line, in segments
 
+  SegmentCursor() = default;
   __device__ __forceinline__ SegmentCursor(const TileRoute& route, int index) {
     line = route.segments_a_line == 1 ? index : static_cast<int>(__umulhi(index, route.inverse));
     part = index - line * route.segments_a_line;
@@ -156,7 +157,7 @@ struct RecordColumns {
 };
 
 // Where a lane reads them.
-template <typename T, int kHalves, bool kWhole>
+template <typename T, int kHalves>
 struct RecordWalk {
   PlaneWalk<const T> walk;
   int last_half;  // numbers from a column's first word to its last: numbers past the end repeat the last
@@ -175,6 +176,7 @@ struct RecordWalk {
     last_half = last - own;
   }
 
+  template <bool kWhole>
   __device__ __forceinline__ void load(RecordColumns<T, kHalves>& columns, const TileRoute& route,
                                        const SegmentCursor& cursor) const {
     const int odd = threadIdx.x / 4 & 1, last = cursor.template last_step<kWhole>(route);

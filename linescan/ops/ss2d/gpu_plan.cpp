@@ -13,19 +13,16 @@ namespace {
 
 constexpr int64_t kPlaceBytes = kGpuChannels * sizeof(float);
 constexpr int64_t kReservedBytes = 1024;  // shared memory that the system takes of every block
-// The batch is sliced to stay below, or to one wave of blocks: with one tile a plane, so that what blocks leave
-// is added up while it is in the cache; with several, less tightly, because few large blocks fill the device
-// badly.
+// The batch is sliced to stay below, or to one wave of blocks, so that what blocks leave is added up while it is in
+// the cache; with several tiles less tightly, because fewer images fill the device badly.
 constexpr int64_t kWorkspaceGoal = int64_t{32} << 20;
 constexpr int64_t kTiledWorkspaceGoal = int64_t{64} << 20;
-// What comes before the slices of a tiled pass is done for as many images at once.
-constexpr int64_t kPiecesGoal = int64_t{256} << 20;
+// What comes before the slices of a tiled pass is done for as many images at once as stay below as much.
 
-// Places of the tiles that the largest devices take (227 KB of shared memory a block): planes up to the first
-// are one tile; larger ones are cut into tiles of at most the second, which leaves room for what else either
-// pass needs of near squares.
+// Places of planes that are one tile on the largest devices (227 KB of shared memory a block), and rows or columns
+// of the tiles of larger ones: several blocks a multiprocessor, and lines for all lanes of eight warps.
 constexpr int64_t kLargestPlane = 3560;
-constexpr int64_t kLargestTile = 3360;
+constexpr int64_t kTileSide = 32;
 
 int64_t chunk_count(int64_t height, int64_t width) {
   constexpr int64_t kSteps = kGpuSegmentSteps;
@@ -34,32 +31,19 @@ int64_t chunk_count(int64_t height, int64_t width) {
   return ceil_div(segments, int64_t{kGpuSegments});
 }
 
-int64_t largest_tile(const Ss2dSize& size) {
-  return size.height * gpu_sum_pitch(size.height, size.width) <= kLargestPlane ? kLargestPlane
-                                                                               : kLargestTile;
+bool fits_one_tile(const Ss2dSize& size, int64_t places) {
+  return size.height * gpu_sum_pitch(size.height, size.width) <= std::min(places, kLargestPlane);
 }
 
-// The largest tiles, near squares, of at most `places` places: the fewest lines are then cut.
+// One tile, or near squares, of at most `places` places.
 void choose_tiles(Ss2dGpuPlan& plan, const Ss2dSize& size, int64_t places) {
-  // Whole segments where they fit: a line's last segment costs as much as any other.
-  const auto evenly = [](int64_t all, int64_t most) {
-    const int64_t side = ceil_div(all, ceil_div(all, most));
-    const int64_t whole = round_up(side, int64_t{kGpuSegmentSteps});
-    return whole <= most ? std::min(whole, all) : side;
-  };
   plan.tile_height = size.height;
   plan.tile_width = size.width;
-  if (size.height * gpu_sum_pitch(size.height, size.width) > places) {
-    const int64_t side = static_cast<int64_t>(std::sqrt(static_cast<double>(places)));
-    const int64_t most = std::max<int64_t>(1, side - 1);  // the pitch may add one
-    if (size.height <= most) {
-      plan.tile_width = evenly(size.width, std::max<int64_t>(1, places / size.height - 1));
-    } else if (size.width <= most) {
-      plan.tile_height = evenly(size.height, std::max<int64_t>(1, places / (size.width | 1)));
-    } else {
-      plan.tile_height = evenly(size.height, most);
-      plan.tile_width = evenly(size.width, most);
-    }
+  if (!fits_one_tile(size, places)) {
+    const auto side = static_cast<int64_t>(std::sqrt(static_cast<double>(places)));
+    const int64_t most = std::clamp<int64_t>(side - 1, 1, kTileSide);  // the pitch may add one
+    plan.tile_height = std::min(size.height, most);
+    plan.tile_width = std::min(size.width, most);
   }
   // A plane without pixels has no tiles.
   plan.tile_rows = ceil_div(size.height, std::max<int64_t>(1, plan.tile_height));
@@ -76,7 +60,7 @@ void count_pieces(Ss2dGpuPlan& plan, const Ss2dSize& size) {
 Ss2dGpuPlan kept_tiles(const Ss2dSize& size) {
   Ss2dGpuPlan plan;
   plan.channel_groups = ceil_div(size.channels, kGpuChannels);
-  choose_tiles(plan, size, largest_tile(size));
+  choose_tiles(plan, size, kLargestPlane);
   count_pieces(plan, size);
   return plan;
 }
@@ -113,6 +97,27 @@ int64_t choose_warps(int64_t chunks, int64_t blocks_by_memory, int64_t most, int
   return best;
 }
 
+// Of blocks whose lanes walk lines, four lines a warp: warps whose blocks take the least time for a tile.
+int64_t choose_line_warps(const Ss2dGpuPlan& plan, int64_t blocks_by_memory, int64_t most) {
+  const auto rounds = [](int64_t lines, int64_t length, int64_t warps) {
+    return ceil_div(ceil_div(lines, int64_t{kGpuSegments}), warps) *
+           ceil_div(length, int64_t{kGpuSegmentSteps});
+  };
+  const int64_t h = plan.tile_height, w = plan.tile_width;
+  int64_t best = 1;
+  double best_score = 0;
+  for (int64_t warps = 1; warps <= most; ++warps) {
+    const int64_t blocks = std::min(blocks_by_memory, most / warps);
+    const double score = static_cast<double>(blocks) /
+                         static_cast<double>(rounds(h, w, warps) + rounds(w, h, warps));
+    if (score > best_score * 1.01) {
+      best = warps;
+      best_score = score;
+    }
+  }
+  return best;
+}
+
 // Whether the packed backward kernel takes the problem, if its distances and addresses are even as well.
 bool packs_backward(const Ss2dSize& size) {
   return size.states == 1 && size.dtype == DType::kBFloat16 && size.channels_last &&
@@ -128,28 +133,20 @@ int64_t Ss2dGpuWorkspace::general_slice(int64_t images) const {
                              1, std::max<int64_t>(1, images));
 }
 
-Ss2dGpuKeptStates gpu_kept_states_of(const Ss2dSize& size, const Ss2dGpuPlan& plan) {
-  return {plan.blocks_an_image() * size.routes * plan.chunks * size.states * kGpuChannels,
-          size.routes * plan.pieces * size.states * size.channels};
-}
-
 int64_t gpu_kept_states(const Ss2dSize& size) {
-  if (size.states != 1) return 0;
-  const Ss2dGpuKeptStates kept = gpu_kept_states_of(size, kept_tiles(size));
-  return size.batch * (kept.starts + kept.entering);
+  return size.states == 1 ? size.batch * kept_tiles(size).table_floats(size) : 0;
 }
 
 Ss2dGpuWorkspace gpu_workspace(const Ss2dSize& size, const Ss2dGpuPlan& plan) {
   Ss2dGpuWorkspace parts;
   const bool backward = plan.pass == Pass::kBackward;
-  const Ss2dGpuKeptStates states = gpu_kept_states_of(size, plan);
   // Rounded, so that what lies behind them may be written sixteen bytes at a time.
-  const int64_t pieces = round_up(kGpuPieceFloats * states.entering, int64_t{4});
+  const int64_t pieces = round_up(kGpuPieceFloats * plan.piece_floats(size), int64_t{4});
   if (!plan.kept || !backward) parts.entering = pieces;
   if (!plan.shared_carries) parts.carries = plan.blocks_an_image() * kGpuCarryFloats * size.states;
   if (!backward) return parts;
   parts.returning = pieces;
-  if (!plan.kept) parts.starts = states.starts;
+  if (!plan.kept) parts.starts = plan.table_floats(size);
   const int64_t places = plan.channel_groups * size.pixels() * size.routes;
   const int64_t rows = size.routes * size.channels;
   const int64_t parts_an_image = plan.tile_rows * plan.tile_columns * (plan.block / 32);
@@ -201,7 +198,7 @@ Ss2dGpuPlan plan(const Ss2dSize& size, Pass pass, const Gpu& gpu) {
       throw_error<Unsupported>("ss2d: a block needs {} bytes of shared memory, {} has {}",
                                hand_over(kGpuMaxWarps) + 4 * kPlaceBytes, gpu.name,
                                plan.shared_limit);
-    choose_tiles(plan, size, std::min(places, largest_tile(size)));
+    choose_tiles(plan, size, places);
     count_pieces(plan, size);
     sums = plan.tile_height * gpu_sum_pitch(plan.tile_height, plan.tile_width) * kPlaceBytes;
     places -=
@@ -215,16 +212,20 @@ Ss2dGpuPlan plan(const Ss2dSize& size, Pass pass, const Gpu& gpu) {
   const auto blocks_of = [&](int64_t shared) {
     return std::min<int64_t>(32, gpu.shared_per_multiprocessor / (shared + kReservedBytes));
   };
+  const bool lines =
+      plan.pieces > 0 && (pass == Pass::kForward ? plan.packed : packs_backward(size));
   const int64_t most = pass == Pass::kBackward ? kGpuBackwardWarps
+                       : lines                 ? kGpuLineWarps
                        : plan.packed           ? kGpuPackedWarps
                                                : kGpuMaxWarps;
-  const int64_t warps = choose_warps(plan.chunks, blocks_of(sums + hand_over(1)), most,
-                                     plan.packed ? kGpuChains : most);
+  const int64_t most_chains = plan.packed && !lines ? kGpuChains : most;
+  const int64_t blocks_by_memory = blocks_of(sums + hand_over(1));
+  const int64_t warps = lines ? choose_line_warps(plan, blocks_by_memory, most)
+                              : choose_warps(plan.chunks, blocks_by_memory, most, most_chains);
   plan.block = 32 * warps;
   plan.shared_bytes = sums + hand_over(warps);
   plan.blocks_per_multiprocessor =
-      std::min({blocks_of(plan.shared_bytes), most / warps,
-                plan.packed && warps > 1 ? int64_t{kGpuChains} : most});
+      std::min({blocks_of(plan.shared_bytes), most / warps, warps > 1 ? most_chains : most});
   plan.warps_per_multiprocessor = plan.blocks_per_multiprocessor * warps;
 
   if (plan.stores_delta) {
@@ -237,7 +238,9 @@ Ss2dGpuPlan plan(const Ss2dSize& size, Pass pass, const Gpu& gpu) {
     return std::clamp<int64_t>(goal / (kFloat * std::max<int64_t>(1, floats)), 1,
                                std::max<int64_t>(1, size.batch));
   };
-  plan.pieces_slice = images_below(kPiecesGoal, parts.of_pieces());
+  const int64_t batch = std::max<int64_t>(1, size.batch);
+  const int64_t launches = ceil_div(batch, images_below(kTiledWorkspaceGoal, parts.of_pieces()));
+  plan.pieces_slice = ceil_div(batch, launches);
   plan.slice = plan.pieces_slice;
   if (parts.an_image() > 0) {
     const int64_t resident = gpu.multiprocessors * plan.blocks_per_multiprocessor;

@@ -20,6 +20,7 @@ inline constexpr int kGpuSegmentSteps = 7;  // odd: lanes then meet different ba
 inline constexpr int kGpuChunk = kGpuSegments * kGpuSegmentSteps;
 inline constexpr int kGpuMaxWarps = 16;     // of a multiprocessor: 128 registers a thread
 inline constexpr int kGpuPackedWarps = 12;  // likewise, of the packed forward kernel: 168 registers
+inline constexpr int kGpuLineWarps = 16;    // of packed_lines_forward.cu: 128
 inline constexpr int kGpuChains = 4;  // its blocks of several warps, each with 16 barriers of 64
 inline constexpr int kGpuBackwardWarps = 8;  // 255 registers
 // Eights of numbers that a record of the packed kernels has at most; and numbers up to which the backward pass
@@ -67,6 +68,16 @@ struct Ss2dGpuPlan {
   int64_t bytes = 0;         // every input read once, every output written once
   int64_t exponentials = 0;  // one a state, two for the softplus, for each pixel, channel and route
 
+  // Rows of a StateTable for a block and route: chunks, or on planes of several tiles, where a lane walks a line,
+  // their segments.
+  int64_t state_rows() const { return pieces > 0 ? chunks * kGpuSegments : chunks; }
+  // Floats of an image: of the StateTable, and for one that enters each piece.
+  int64_t table_floats(const Ss2dSize& size) const {
+    return blocks_an_image() * size.routes * state_rows() * size.states * kGpuChannels;
+  }
+  int64_t piece_floats(const Ss2dSize& size) const {
+    return size.routes * pieces * size.states * size.channels;
+  }
   int64_t blocks_an_image() const { return channel_groups * tile_rows * tile_columns; }
   bool operator==(const Ss2dGpuPlan&) const = default;
 };
@@ -104,15 +115,9 @@ struct Ss2dGpuWorkspace {
   int64_t general_slice(int64_t images) const;
 };
 
-// What Ss2dProblem::states holds of each image, in floats: the states that enter the chunks, of the whole batch
-// first, then those that enter the pieces.
-struct Ss2dGpuKeptStates {
-  int64_t starts = 0, entering = 0;
-};
-Ss2dGpuKeptStates gpu_kept_states_of(const Ss2dSize& size, const Ss2dGpuPlan& plan);
-
-// How many numbers that is: a function of sizes alone, so that shapes do not depend on the device. 0 with
-// several states, where keeping them does not pay. A device that needs smaller tiles leaves them unused.
+// How many numbers Ss2dProblem::states holds: the states of StateTable, of the whole batch, a function of sizes
+// alone, so that shapes do not depend on the device. 0 with several states, where keeping them does not pay. A device
+// that needs smaller tiles leaves them unused.
 int64_t gpu_kept_states(const Ss2dSize& size);
 
 Ss2dGpuWorkspace gpu_workspace(const Ss2dSize& size, const Ss2dGpuPlan& plan);

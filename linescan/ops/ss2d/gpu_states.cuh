@@ -43,17 +43,19 @@ struct PieceStates {
   }
 };
 
-// The states that enter the chunks: [blocks, routes, chunks, states, kGpuChannels].
+// The states that enter the chunks, or on planes of several tiles their segments: [blocks, routes,
+// gpu_state_rows, states, kGpuChannels].
 struct StateTable {
   float* data;
-  int64_t routes, chunks, states;
+  int64_t routes, rows, states;
 
-  __device__ __forceinline__ StateTable(float* data, int64_t routes, int64_t chunks, int64_t states)
-      : data(data), routes(routes), chunks(chunks), states(states) {}
+  template <class Arguments>
+  __device__ __forceinline__ explicit StateTable(const Arguments& args)
+      : data(args.starts), routes(args.routes), rows(args.state_rows), states(args.states) {}
 
   // Of channels 2g and 2g + 1 of this block.
-  __device__ __forceinline__ float2* at(int k, int chunk, int n, int g) const {
-    const int64_t row = ((blockIdx.x * routes + k) * chunks + chunk) * states + n;
+  __device__ __forceinline__ float2* at(int k, int row_of_route, int n, int g) const {
+    const int64_t row = ((blockIdx.x * routes + k) * rows + row_of_route) * states + n;
     return reinterpret_cast<float2*>(data + row * kGpuChannels) + g;
   }
 };

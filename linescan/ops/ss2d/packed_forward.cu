@@ -1,4 +1,5 @@
-// ss2d, forward, for half data and one state: as forward.cu, with two channels or numbers an access.
+// ss2d, forward, for half data and one state on planes of one tile: as forward.cu, with two channels or numbers an
+// access.
 //
 //   dt2 = log2(1 + exp(dt_weight dts + dt_bias))          a = exp2(dt2 A)
 //   h[t] = a h[t-1] + dt2 B x[t]          y = ln 2 * sum over routes of (C h + D x / ln 2)
@@ -22,8 +23,6 @@
 namespace linescan {
 namespace {
 
-constexpr float kLn2 = 0.693147181f;
-
 template <typename T, int kHalves, bool kWhole, bool kSolo>
 __global__ void __launch_bounds__(32 * kGpuPackedWarps)
     packed_forward_kernel(ForwardArguments<T> args) {
@@ -41,18 +40,16 @@ __global__ void __launch_bounds__(32 * kGpuPackedWarps)
     const TileRoute route(args, place, args.codes[k]);
     const PlaneWalk<const T> x_walk(args.x.data + place.image * args.x.batch + first_channel,
                                     args.x.pixel, route);
-    const RecordWalk<T, kHalves, kWhole> record_walk(args, place, route, k);
+    const RecordWalk<T, kHalves> record_walk(args, place, route, k);
     const SumWalk sum_walk(sums, place, route);
     const PackedWeights<T, kHalves> weights(args, place, k);
-    const PieceStates<T> entrance(args, args.entering, place, route, k, channel);
     float rate[2], skip[2];
     for (int i = 0; i < 2; ++i) {
       rate[i] =
           -exp2_approx(kLog2e * args.A_log[static_cast<int64_t>(k) * args.channels + channel[i]]);
       skip[i] = k == 0 ? kLog2e * skip_of_routes(args, channel[i]) : 0.0f;
     }
-    float2* starts =
-        args.starts ? StateTable(args.starts, args.routes, args.chunks, 1).at(k, 0, 0, g) : nullptr;
+    float2* starts = args.starts ? StateTable(args).at(k, 0, 0, g) : nullptr;
     const bool last_route = k == args.routes - 1;
     // Chunks are `warps` apart, segments of a chunk neighbours.
     const int apart = warps * kGpuSegments;
@@ -63,25 +60,18 @@ __global__ void __launch_bounds__(32 * kGpuPackedWarps)
     constexpr bool kAhead = kHalves <= 4;  // else the records of two chunks fill the registers
     RecordColumns<T, kHalves> records;
     Two<T> x[kGpuSegmentSteps];
-    if (kAhead) record_walk.load(records, route, column);
+    if (kAhead) record_walk.template load<kWhole>(records, route, column);
     load_steps<kWhole>(x, x_walk, route, own);
-    // The state with which a line starts that does, fetched ahead like everything else.
-    const auto fresh_state = [&](const SegmentCursor& at) {
-      return kWhole ? make_float2(0, 0)
-                    : entrance.pair(at.line,
-                                    entrance.each_line && at.part == 0 && at.line < route.lines);
-    };
-    float2 next_fresh = fresh_state(own);
     const int chunks = route.chunks();
     bool behind = k > 0;  // whether other warps may still add to the sums of the route before
     for (int chunk = warp; chunk < chunks; chunk += warps) {
       const int valid = own.template valid<kWhole>(route);
       float dt[2 * kGpuProducts][2], B[2 * kGpuProducts], C[2 * kGpuProducts];
-      if (!kAhead) record_walk.load(records, route, column);
+      if (!kAhead) record_walk.template load<kWhole>(records, route, column);
       weights.multiply(records, dt);
       factors.multiply(records, B, C);
       column.advance(route, lines_apart, parts_apart);
-      if (kAhead) record_walk.load(records, route, column);
+      if (kAhead) record_walk.template load<kWhole>(records, route, column);
 #pragma unroll
       for (int t = 0; t < kGpuSegmentSteps; ++t)
 #pragma unroll
@@ -108,15 +98,13 @@ __global__ void __launch_bounds__(32 * kGpuPackedWarps)
         }
       own.advance(route, lines_apart, parts_apart);
       load_steps<kWhole>(x, x_walk, route, own);
-      const float2 fresh = next_fresh;
-      next_fresh = fresh_state(own);
 
-      // A line that starts anew knows its state and passes on nothing from before.
-      const bool anew = !kWhole && entrance.each_line && here.part == 0 && valid > 0;
+      // A line that starts anew passes on nothing from before.
+      const bool anew = !kWhole && route.restart && here.part == 0 && valid > 0;
       Transfer all[2], before[2];
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        if (anew) all[i] = {0, kLog2e * (i ? fresh.y : fresh.x)};
+        if (anew) all[i] = {0, 0};
         before[i] = all[i];
 #pragma unroll
         for (int t = 0; t < kGpuSegmentSteps; ++t)
@@ -129,13 +117,7 @@ __global__ void __launch_bounds__(32 * kGpuPackedWarps)
         __syncthreads();
         behind = false;
       }
-      float2 entered;
-      if (chunk > 0)
-        entered = chain.take(chunk - 1, g);
-      else
-        entered = kWhole ? make_float2(0, 0)
-                         : make_float2(kLog2e * entrance.state(0, 0, 0),
-                                       kLog2e * entrance.state(0, 0, 1));
+      const float2 entered = chunk > 0 ? chain.take(chunk - 1, g) : make_float2(0, 0);
       // The chunk's own transfer is that of the last segment and all before.
       if (chunk + 1 < chunks)
         chain.give(chunk, g, q, kGpuSegments - 1,
@@ -202,6 +184,10 @@ bool launch_packed_forward(const ForwardArguments<T>& args, const Ss2dGpuPlan& p
     constexpr DType kData = std::is_same_v<T, BFloat16> ? DType::kBFloat16 : DType::kFloat16;
     if (args.out_dtype != DType::kFloat32 && args.out_dtype != kData) return false;
     if (!packed_pairs(args.out, size_of(args.out_dtype), args.width)) return false;
+  }
+  if (args.pieces > 0) {
+    launch_packed_lines(args, halves, plan, images, stream);
+    return true;
   }
   whole_lines(args) ? launch_halves<T, true>(args, halves, plan, images, stream)
                     : launch_halves<T, false>(args, halves, plan, images, stream);

@@ -1,8 +1,7 @@
 // ss2d on planes of several tiles, for half data and one state: every piece's effect on the state that
 // enters it, as piece_transfers_kernel of tile_states.cu finds it, by the packed kernels' means.
 //
-// A block takes 16 channels of one tile; lane 4 g + q of a warp walks along one of four lines, segment
-// after segment, so that nothing crosses lanes.
+// A block takes 16 channels of one tile, a lane a line (gpu_lines.cuh).
 //
 // Numerics:  as packed_forward.cu.
 // Reference: reference.cpp beside this file. Chosen by piece_states in tile_states.cu.
@@ -10,7 +9,7 @@
 #include <type_traits>
 
 #include "linescan/ops/ss2d/gpu_launch.cuh"
-#include "linescan/ops/ss2d/gpu_packed.cuh"
+#include "linescan/ops/ss2d/gpu_lines.cuh"
 
 namespace linescan {
 namespace {
@@ -23,7 +22,7 @@ template <typename T, typename G, int kHalves, bool kBackward>
 __global__ void __launch_bounds__(32 * kPieceWarps, 2)
     packed_transfers_kernel(Ss2dGpuArguments<T> args, GpuPlanes<const G> gout, float2* transfers) {
   const BlockPlace place(args);
-  const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, q = threadIdx.x % 4;
+  const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4;
   const int channel = lane_channel(args, place);
   const bool exists = place.group * kGpuChannels + 2 * g < args.channels;
   const PackedFactors<T, kHalves> factors(args);
@@ -37,67 +36,62 @@ __global__ void __launch_bounds__(32 * kPieceWarps, 2)
 
   for (int k = 0; k < args.routes; ++k) {
     const TileRoute route(args, place, args.codes[k]);
-    const PlaneWalk<const Input> input_walk(input, kBackward ? gout.pixel : args.x.pixel, route);
-    const RecordWalk<T, kHalves, false> record_walk(args, place, route, k);
+    LineReader<T, Input, kHalves> reader(args, place, route, k, input,
+                                         kBackward ? gout.pixel : args.x.pixel);
     const PackedWeights<T, kHalves> weights(args, place, k);
     float rate[2];
     for (int i = 0; i < 2; ++i)
       rate[i] =
-          -kLog2e *
-          exp2_approx(kLog2e * args.A_log[static_cast<int64_t>(k) * args.channels + channel + i]);
+          -exp2_approx(kLog2e * args.A_log[static_cast<int64_t>(k) * args.channels + channel + i]);
     float2* pieces =
         transfers +
         ((place.slot * args.routes + k) * args.pieces + route.first_piece) * args.channels +
         channel;
-    const int parts = route.segments_a_line, first_part = kBackward ? parts - 1 : 0;
-    const int groups = (route.lines + kGpuSegments - 1) / kGpuSegments;
-    for (int group = warp; group < groups; group += kPieceWarps) {
-      SegmentCursor own(route, (group * kGpuSegments + q) * parts + first_part);
-      SegmentCursor column(route, (group * kGpuSegments + g / 2) * parts + first_part);
-      RecordColumns<T, kHalves> records;
-      Two<Input> next[kGpuSegmentSteps];
-      record_walk.load(records, route, column);
-      load_steps<false>(next, input_walk, route, own);
-      float length[2] = {}, offset[2] = {};
-      for (int left = parts; left > 0; --left) {
-        float dt[2 * kGpuProducts][2], B[2 * kGpuProducts], C[2 * kGpuProducts];
-        weights.multiply(records, dt);
-        factors.multiply(records, B, C);
-        const int valid = own.template valid<false>(route);
-        Two<Input> values[kGpuSegmentSteps];
+    const int parts = route.segments_a_line;
+    float length[2], offset[2];
+
+    const auto walk_segment = [&]<bool kWhole>(int part) {
+      float dt[2 * kGpuProducts][2], B[2 * kGpuProducts], C[2 * kGpuProducts];
+      weights.multiply(reader.records, dt);
+      factors.multiply(reader.records, B, C);
+      Two<Input> values[kGpuSegmentSteps];
 #pragma unroll
-        for (int t = 0; t < kGpuSegmentSteps; ++t) values[t] = next[t];
-        if (left > 1) {
-          own.part += kBackward ? -1 : 1;
-          column.part += kBackward ? -1 : 1;
-          record_walk.load(records, route, column);
-          load_steps<false>(next, input_walk, route, own);
+      for (int t = 0; t < kGpuSegmentSteps; ++t) values[t] = reader.values[t];
+      const int next = kBackward ? part - 1 : part + 1;
+      if (kBackward ? part > 0 : kWhole && next < parts) reader.read(next);
+      const int steps = kWhole ? kGpuSegmentSteps : route.length - part * kGpuSegmentSteps;
+#pragma unroll
+      for (int i = 0; i < kGpuSegmentSteps; ++i) {
+        const int t = kBackward ? kGpuSegmentSteps - 1 - i : i;
+#pragma unroll
+        for (int c = 0; c < 2; ++c) {
+          float size = softplus_base2(dt[t][c]);
+          if (!kWhole && t >= steps) size = 0;
+          length[c] += size;
+          const float a = exp2_approx(size * rate[c]);
+          if constexpr (kBackward) {
+            const float back = kWhole || t < steps ? C[t] * values[t][c] : 0.0f;
+            offset[c] = a * (offset[c] + back);
+          } else {
+            offset[c] = fmaf(a, offset[c], size * values[t][c] * B[t]);
+          }
         }
-        float a[kGpuSegmentSteps][2], term[kGpuSegmentSteps][2];
-#pragma unroll
-        for (int t = 0; t < kGpuSegmentSteps; ++t)
-#pragma unroll
-          for (int i = 0; i < 2; ++i) {
-            const float step = t < valid ? softplus_short(dt[t][i]) : 0.0f;
-            length[i] += step;
-            a[t][i] = exp2_approx(step * rate[i]);
-            if constexpr (kBackward)
-              term[t][i] = t < valid ? a[t][i] * (C[t] * values[t][i]) : 0.0f;
-            else
-              term[t][i] = step * values[t][i] * B[t];
-          }
-#pragma unroll
-        for (int t = 0; t < kGpuSegmentSteps; ++t)
-#pragma unroll
-          for (int i = 0; i < 2; ++i) {
-            const int step = kBackward ? kGpuSegmentSteps - 1 - t : t;
-            offset[i] = fmaf(a[step][i], offset[i], term[step][i]);
-          }
       }
-      if (own.line < route.lines && exists)
-        *reinterpret_cast<float4*>(pieces + own.line * route.pieces_a_line * args.channels) =
-            make_float4(exp2_approx(length[0] * rate[0]), offset[0],
-                        exp2_approx(length[1] * rate[1]), offset[1]);
+    };
+    for (int group = warp; group < reader.groups(); group += kPieceWarps) {
+      for (int c = 0; c < 2; ++c) length[c] = offset[c] = 0;
+      reader.start(group, kBackward ? parts - 1 : 0);
+      for (int i = 0; i < parts; ++i) {
+        const int part = kBackward ? parts - 1 - i : i;
+        reader.whole(part) ? walk_segment.template operator()<true>(part)
+                           : walk_segment.template operator()<false>(part);
+      }
+      // Steps are in units of ln 2, and so is what they add to a state.
+      constexpr float kUnit = kBackward ? 1.0f : kLn2;
+      if (reader.exists && exists)
+        *reinterpret_cast<float4*>(pieces + reader.own.line * route.pieces_a_line * args.channels) =
+            make_float4(exp2_approx(length[0] * rate[0]), kUnit * offset[0],
+                        exp2_approx(length[1] * rate[1]), kUnit * offset[1]);
     }
   }
 }

@@ -21,7 +21,7 @@ constexpr int kStateTile = 4;    // states that a thread follows at once
 constexpr int kHeldRank = 8;     // ranks up to this keep a channel's weights in registers
 constexpr int kStepsAhead = 4;   // steps whose numbers are fetched together
 constexpr int kPiecesAhead = 8;  // pieces whose effects are fetched together
-constexpr int kCarryWarps = 16;  // parts of a route's pieces, 32 channels each
+constexpr int kCarryWarps = 32;  // parts of a route's pieces, 32 channels each
 
 // transfers [slots, routes, pieces, states, channels]: (factor, offset).
 template <bool kBackward, typename T>
@@ -161,12 +161,11 @@ __global__ void __launch_bounds__(32 * kCarryWarps)
 
 template <bool kBackward, typename T>
 const float* piece_states(const Ss2dGpuArguments<T>& args, const GpuPlanes<const void>& gout,
-                          DType gout_dtype, int64_t images, float* workspace, float* kept,
-                          GpuStream stream) {
+                          DType gout_dtype, int64_t images, float* workspace, GpuStream stream) {
   if (args.pieces == 0) return nullptr;
   const int64_t count = images * args.routes * args.pieces * args.states * args.channels;
   auto* transfers = reinterpret_cast<float2*>(workspace);
-  float* entering = kept ? kept : workspace + 2 * count;
+  float* entering = workspace + 2 * count;
   bool packed = false;
   if constexpr (kBackward && std::is_same_v<T, BFloat16>)
     packed = packed_returning_transfers(args, gout, gout_dtype, images, transfers, stream);
@@ -189,26 +188,24 @@ const float* piece_states(const Ss2dGpuArguments<T>& args, const GpuPlanes<const
 
 template <typename T>
 const float* entering_states(const Ss2dGpuArguments<T>& args, int64_t images, float* workspace,
-                             float* kept, GpuStream stream) {
-  return piece_states<false>(args, {}, DType::kFloat32, images, workspace, kept, stream);
+                             GpuStream stream) {
+  return piece_states<false>(args, {}, DType::kFloat32, images, workspace, stream);
 }
 template <typename T>
 const float* returning_states(const Ss2dGpuArguments<T>& args, const GpuPlanes<const void>& gout,
                               DType gout_dtype, int64_t images, float* workspace,
                               GpuStream stream) {
-  return piece_states<true>(args, gout, gout_dtype, images, workspace, nullptr, stream);
+  return piece_states<true>(args, gout, gout_dtype, images, workspace, stream);
 }
 
-template const float* entering_states(const Ss2dGpuArguments<float>&, int64_t, float*, float*,
-                                      GpuStream);
+template const float* entering_states(const Ss2dGpuArguments<float>&, int64_t, float*, GpuStream);
 template const float* returning_states(const Ss2dGpuArguments<float>&, const GpuPlanes<const void>&,
                                        DType, int64_t, float*, GpuStream);
-template const float* entering_states(const Ss2dGpuArguments<Float16>&, int64_t, float*, float*,
-                                      GpuStream);
+template const float* entering_states(const Ss2dGpuArguments<Float16>&, int64_t, float*, GpuStream);
 template const float* returning_states(const Ss2dGpuArguments<Float16>&,
                                        const GpuPlanes<const void>&, DType, int64_t, float*,
                                        GpuStream);
-template const float* entering_states(const Ss2dGpuArguments<BFloat16>&, int64_t, float*, float*,
+template const float* entering_states(const Ss2dGpuArguments<BFloat16>&, int64_t, float*,
                                       GpuStream);
 template const float* returning_states(const Ss2dGpuArguments<BFloat16>&,
                                        const GpuPlanes<const void>&, DType, int64_t, float*,

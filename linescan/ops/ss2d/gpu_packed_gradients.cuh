@@ -1,0 +1,238 @@
+// What the packed backward kernels share: the way back through a segment, and what becomes of the gradients of
+// delta, B and C on it.
+#pragma once
+
+#include <type_traits>
+
+#include "linescan/ops/ss2d/gpu_backward.cuh"
+#include "linescan/ops/ss2d/gpu_packed.cuh"
+
+namespace linescan {
+
+// Rows of ones that pick sums over the block's channels: the first eight of the depth are pairs of channels'
+// numbers for B, the others for C; their sums become rows `row_B` and `row_C`.
+__device__ __forceinline__ FragmentA<BFloat16> channel_ones(const Ss2dGpuArguments<BFloat16>& args,
+                                                            const BlockPlace& place, int row_B,
+                                                            int row_C) {
+  const int lane = threadIdx.x % 32, g = lane / 4, q = lane % 4;
+  const auto pair = [&](int i) {
+    const int first = place.group * kGpuChannels + 4 * q + 2 * i;
+    return first < args.channels ? 1.0f : 0.0f;
+  };
+  const uint32_t word = pair_from_floats<BFloat16>(pair(0), pair(1));
+  FragmentA<BFloat16> ones;
+#pragma unroll
+  for (int i = 0; i < 4; ++i)  // rows g, g + 8 of the first eight; of the others
+    ones.words[i] = g + 8 * (i & 1) == (i < 2 ? row_B : row_C) ? word : 0u;
+  return ones;
+}
+// The operand beside them: a lane's numbers for B and C at two steps, sums over its two channels.
+__device__ __forceinline__ FragmentB<BFloat16> channel_pairs(const float (&to_B)[2],
+                                                             const float (&to_C)[2]) {
+  return {{transpose_8x8(pair_from_floats<BFloat16>(to_B[0], to_B[1])),
+           transpose_8x8(pair_from_floats<BFloat16>(to_C[0], to_C[1]))}};
+}
+
+// What becomes of the gradients of delta, B and C. Records of up to eight numbers: multiplied on the chip, by
+// dt_weight transposed and by ones, which gives the gradient of records from the block's channels, eight numbers by
+// eight columns a product; and by the records, which gives that of dt_weight.
+struct MultipliedGradients {
+  using T = BFloat16;
+
+  FragmentA<T> weights, ones;
+  RecordSums<T>::Route sums;
+  int record;
+  uint32_t rows[kGpuProducts];      // of the records: numbers are columns of a sum over the steps
+  uint32_t steps[kGpuProducts][2];  // gdelta of a product's two steps, for either channel
+  float g_weight[4] = {};
+
+  __device__ __forceinline__ MultipliedGradients(const BackwardArguments<T>& args,
+                                                 const BlockPlace& place, const TileRoute& route,
+                                                 int k)
+      : weights(weight_columns<T>(args, place, k, 0)),
+        ones(channel_ones(args, place, args.rank, args.rank + 1)),
+        sums(args.packed_record_sums.route(args, place, route, k)),
+        record(args.record) {}
+  __device__ __forceinline__ void start_chunk(const RecordColumns<T, 1>& records,
+                                              const SegmentCursor&) {
+#pragma unroll
+    for (int j = 0; j < kGpuProducts; ++j) rows[j] = transpose_8x8(records.words[j][0]);
+  }
+  // Of the steps 2 j and 2 j + 1: g_delta [step, channel], and sums over the lane's two channels.
+  __device__ __forceinline__ void take(int j, const SegmentCursor& here, int valid,
+                                       const float (&g_delta)[2][2], const float (&to_B)[2],
+                                       const float (&to_C)[2]) {
+    for (int i = 0; i < 2; ++i) steps[j][i] = pair_from_floats<T>(g_delta[0][i], g_delta[1][i]);
+    const FragmentB<T> deltas = {{transpose_8x8(steps[j][0]), transpose_8x8(steps[j][1])}};
+    float product[4] = {};
+    multiply(product, weights, deltas, product);
+    multiply(product, ones, channel_pairs(to_B, to_C), product);
+    store_records<T, 8>(sums, here.line, here.part * kGpuSegmentSteps, valid, 0, j, record,
+                        product);
+  }
+  __device__ __forceinline__ void finish_chunk() {  // sums over the steps
+#pragma unroll
+    for (int pair = 0; pair < kGpuProducts / 2; ++pair) {
+      const FragmentA<T> left = {
+          {steps[2 * pair][0], steps[2 * pair][1], steps[2 * pair + 1][0], steps[2 * pair + 1][1]}};
+      multiply(g_weight, left, {{rows[2 * pair], rows[2 * pair + 1]}}, g_weight);
+    }
+  }
+  __device__ __forceinline__ void finish_route(const ParameterSums::Place& to,
+                                               const bool (&exists)[2]) const {
+    to.store_weights(0, exists, g_weight);
+  }
+};
+
+// Long records: stored, B's and C's as sums over the block's channels (gpu_delta_gradient.cuh).
+template <int kHalves>
+struct StoredGradients {
+  using T = BFloat16;
+
+  uint32_t one;  // in the first row of B's depth, and in the last eight rows' first of C's
+  PlaneWalk<T> walk;
+  PlaneWalk<uint32_t> factor_walk;
+  bool inside;  // whether the lane's channels exist
+  T* at;
+  uint32_t* factors_at;
+
+  __device__ __forceinline__ StoredGradients(const BackwardArguments<T>& args,
+                                             const BlockPlace& place, const TileRoute& route, int k)
+      : one(channel_ones(args, place, 0, kDepth / 2).words[0]),
+        walk(args.delta_gradient.of_block(place, k) + 2 * (static_cast<int>(threadIdx.x) % 32 / 4),
+             args.delta_gradient.channels(), route),
+        factor_walk(args.delta_gradient.factors_of_block(place, k), 1, route),
+        inside(place.group * kGpuChannels + 2 * (static_cast<int>(threadIdx.x) % 32 / 4) <
+               args.channels) {}
+  __device__ __forceinline__ void start_chunk(const RecordColumns<T, kHalves>&,
+                                              const SegmentCursor& here) {
+    at = walk.at(here.line, here.part);
+    factors_at = factor_walk.at(here.line, here.part);
+  }
+  __device__ __forceinline__ void take(int j, const SegmentCursor&, int valid,
+                                       const float (&g_delta)[2][2], const float (&to_B)[2],
+                                       const float (&to_C)[2]) {
+    const FragmentB<T> factors = channel_pairs(to_B, to_C);
+    const int factors_valid = threadIdx.x % 32 < kGpuSegments ? valid : 0;
+    float sums[4] = {};  // of B at the two steps, of C: in the first row's lanes
+    multiply(sums, FragmentA<T>{{one, 0, 0, one}}, factors, sums);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int t = 2 * j + i;
+      if (t >= kGpuSegmentSteps) continue;
+      const uint32_t deltas = inside ? pair_from_floats<T>(g_delta[i][0], g_delta[i][1]) : 0u;
+      const uint32_t both = pair_from_floats<T>(sums[i], sums[2 + i]);
+      if (t < valid) *reinterpret_cast<uint32_t*>(offset_bytes(at, t, walk.step)) = deltas;
+      if (t < factors_valid) *offset_bytes(factors_at, t, factor_walk.step) = both;
+    }
+  }
+  __device__ __forceinline__ void finish_chunk() {}
+  __device__ __forceinline__ void finish_route(const ParameterSums::Place&,
+                                               const bool (&)[2]) const {}
+};
+
+template <int kHalves>
+using PackedGradients = std::conditional_t<8 * kHalves <= kGpuOnChipNumbers, MultipliedGradients,
+                                           StoredGradients<kHalves>>;
+
+// A lane's channels on a segment, and the way back through it.
+template <typename G>
+struct BackwardSegment {
+  float dt[kGpuSegmentSteps][2], a[kGpuSegmentSteps][2];
+  float h[kGpuSegmentSteps + 1][2];  // h[t] enters step t
+  float B[2 * kGpuProducts], C[2 * kGpuProducts];
+  Two<BFloat16> x[kGpuSegmentSteps];
+  Two<G> gy[kGpuSegmentSteps];
+
+  // dt and a from delta: steps behind `valid` have size zero.
+  __device__ __forceinline__ void find_factors(const float (&delta)[2 * kGpuProducts][2],
+                                               const float (&rate)[2], int valid) {
+#pragma unroll
+    for (int t = 0; t < kGpuSegmentSteps; ++t)
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        dt[t][i] = t < valid ? softplus_short(delta[t][i]) : 0.0f;
+        a[t][i] = exp2_approx(dt[t][i] * rate[i]);
+      }
+  }
+  // The other states of channel i from the one that enters.
+  __device__ __forceinline__ void find_states(int i, float entering) {
+    h[0][i] = entering;
+#pragma unroll
+    for (int t = 0; t < kGpuSegmentSteps; ++t)
+      h[t + 1][i] = fmaf(a[t][i], h[t][i], dt[t][i] * x[t][i] * B[t]);
+  }
+};
+
+// What a lane sums up along a route for the parameters of its two channels.
+struct ChannelGradients {
+  float A[2];  // the parameter itself
+  float g_bias[2] = {}, g_A[2] = {}, g_D[2] = {};
+};
+
+// Walks back through a segment; `c` is the gradient that comes back from behind it, and becomes that which leaves
+// it. Adds to the sums for gx and of the parameters, and hands on the gradients of delta, B and C.
+template <typename G, class Sums, class Gradients>
+__device__ __forceinline__ void walk_back(const BackwardSegment<G>& s, float (&c)[2],
+                                          ChannelGradients& parameters, const Sums& sums,
+                                          Gradients& gradients, const SegmentCursor& here,
+                                          int valid) {
+  // One step back; to_B and to_C are sums over the lane's two channels.
+  const auto step_back = [&](int t, float2& sum, float(&g_delta)[2], float& to_B, float& to_C) {
+    to_B = to_C = 0;
+    float to_x[2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const float gh = fmaf(s.C[t], s.gy[t][i], c[i]), gh_dt = gh * s.dt[t][i];
+      c[i] = s.a[t][i] * gh;
+      const float through = c[i] * s.h[t][i], from_B = gh * s.B[t];
+      const float slope = 1.0f - exp2_approx(-kLog2e * s.dt[t][i]);  // sigmoid(delta)
+      parameters.g_A[i] = fmaf(s.dt[t][i], through, parameters.g_A[i]);
+      to_x[i] = gh_dt * s.B[t];
+      g_delta[i] = slope * fmaf(parameters.A[i], through, from_B * s.x[t][i]);
+      parameters.g_bias[i] += g_delta[i];
+      to_B = fmaf(gh_dt, s.x[t][i], to_B);
+      to_C = fmaf(s.gy[t][i], s.h[t + 1][i], to_C);
+    }
+    sum = make_float2(sum.x + to_x[0], sum.y + to_x[1]);
+  };
+  const auto read_sums = [&](int j, float2(&pair)[2]) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i)
+      if (j >= 0 && 2 * j + i < kGpuSegmentSteps) pair[i] = sums.read(2 * j + i);
+  };
+  float2 next_sums[2];
+  read_sums(kGpuProducts - 1, next_sums);
+#pragma unroll
+  for (int j = kGpuProducts - 1; j >= 0; --j) {
+    float g_delta[2][2] = {}, to_B[2] = {}, to_C[2] = {};
+    float2 pair[2] = {next_sums[0], next_sums[1]};
+#pragma unroll
+    for (int i = 1; i >= 0; --i) {
+      const int t = 2 * j + i;
+      if (t >= kGpuSegmentSteps) continue;
+      step_back(t, pair[i], g_delta[i], to_B[i], to_C[i]);
+    }
+    read_sums(j - 1, next_sums);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int t = 2 * j + i;
+      if (t < kGpuSegmentSteps) sums.write(t, pair[i]);
+    }
+    gradients.take(j, here, valid, g_delta, to_B, to_C);
+  }
+  gradients.finish_chunk();
+}
+
+// The sums of a segment become gx, when the last route has added to them.
+template <class Sums>
+__device__ __forceinline__ void write_gx(const PlaneWalk<BFloat16>& gx, const SegmentCursor& here,
+                                         int valid, bool inside, const Sums& sums) {
+  gx.each_step(gx.at(here.line, here.part), kGpuSegmentSteps - 1, [&](int t, BFloat16* at) {
+    const float2 sum = sums.read(t);
+    const unsigned word = pair_from_floats<BFloat16>(sum.x, sum.y);
+    if (t < valid && inside) *reinterpret_cast<unsigned*>(at) = word;
+  });
+}
+
+}  // namespace linescan

@@ -51,7 +51,6 @@ __global__ void __launch_bounds__(32 * kGpuBackwardWarps)
     const float2* starts = StateTable(args).at(k, 0, 0, g);
     const bool last_route = k == args.routes - 1;
     const int parts = route.segments_a_line;
-    bool behind = k > 0;  // whether other warps may still add to the sums of the route before
 
     Two<G> next_gy[kGpuSegmentSteps];
     float2 next_start;
@@ -63,9 +62,15 @@ __global__ void __launch_bounds__(32 * kGpuBackwardWarps)
         load_steps<false>(next_gy, gout_walk, route, at);
       next_start = starts[(at.line * parts + part) * (kGpuChannels / 2)];
     };
-    for (int group = warp; group < reader.groups(); group += warps) {
+    const auto start = [&](int group) {
       reader.start(group, parts - 1);
       read(parts - 1);
+    };
+    // Other warps may still add to the sums of the route before; the first segment's numbers come meanwhile.
+    if (warp < reader.groups()) start(warp);
+    if (k > 0) __syncthreads();
+    for (int group = warp; group < reader.groups(); group += warps) {
+      if (group != warp) start(group);
       const float2 end = ending.pair(reader.own.line, reader.exists);
       float c[2] = {end.x, end.y};  // what comes back
       for (int part = parts - 1; part >= 0; --part) {
@@ -83,18 +88,14 @@ __global__ void __launch_bounds__(32 * kGpuBackwardWarps)
           s.x[t] = reader.values[t];
           s.gy[t] = t < valid ? next_gy[t] : Two<G>{};
         }
-        const float2 start = next_start;
+        const float2 entering = next_start;
         if (part > 0) {
           reader.read(part - 1);
           read(part - 1);
         }
         s.find_factors(delta, rate, steps);
-        s.find_states(0, start.x);
-        s.find_states(1, start.y);
-        if (behind) {
-          __syncthreads();
-          behind = false;
-        }
+        s.find_states(0, entering.x);
+        s.find_states(1, entering.y);
         const SegmentSums<false> own_sums(sum_walk, route, here, valid);
         if (k == 0) {
 #pragma unroll
@@ -109,7 +110,6 @@ __global__ void __launch_bounds__(32 * kGpuBackwardWarps)
         if (last_route) write_gx(gx_walk, here, valid, inside, own_sums);
       }
     }
-    if (behind) __syncthreads();
     const ParameterSums::Place sum_place = args.parameter_sums.place(args, place, k, warp, channel);
     sum_place.finish(exists, parameters.g_bias, parameters.g_D);
     sum_place.store_A(exists, parameters.g_A);

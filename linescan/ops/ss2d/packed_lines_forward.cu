@@ -42,9 +42,11 @@ __global__ void __launch_bounds__(32 * kGpuLineWarps)
     float2* starts = args.starts ? StateTable(args).at(k, 0, 0, g) : nullptr;
     const bool last_route = k == args.routes - 1;
     const int parts = route.segments_a_line;
-    bool behind = k > 0;  // whether other warps may still add to the sums of the route before
+    // Other warps may still add to the sums of the route before; the first segment's numbers come meanwhile.
+    if (warp < reader.groups()) reader.start(warp, 0);
+    if (k > 0) __syncthreads();
     for (int group = warp; group < reader.groups(); group += warps) {
-      reader.start(group, 0);
+      if (group != warp) reader.start(group, 0);
       const float2 state = entrance.pair(reader.own.line, true);
       float h[2] = {kLog2e * state.x, kLog2e * state.y};
       for (int part = 0; part < parts; ++part) {
@@ -62,10 +64,6 @@ __global__ void __launch_bounds__(32 * kGpuLineWarps)
         // The steps whose results are wanted; nothing follows those behind a line's end.
         const int steps = min(kGpuSegmentSteps, route.length - part * kGpuSegmentSteps);
         const int valid = reader.exists && args.out.data != nullptr ? steps : 0;
-        if (behind) {
-          __syncthreads();
-          behind = false;
-        }
         const SegmentSums<false> own_sums(sum_walk, route, here, valid);
         if (k == 0) {
 #pragma unroll
@@ -106,7 +104,6 @@ __global__ void __launch_bounds__(32 * kGpuLineWarps)
         }
       }
     }
-    if (behind) __syncthreads();
   }
 }
 

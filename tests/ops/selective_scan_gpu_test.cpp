@@ -225,9 +225,9 @@ INSTANTIATE_TEST_SUITE_P(TypesAndLayouts, SelectiveScanGpu,
 #define SKIP_WITHOUT_GPU \
   if (!have_gpu()) GTEST_SKIP() << "no GPU: " << why_no_gpu()
 
-// All legal plans that `is_meant` accepts.
-void expect_all_plans_agree(const Case& c,
-                            bool (*is_meant)(const SelectiveScanGpuPlan&) = nullptr) {
+// All legal plans that `is_meant` accepts, or `step` apart from the `first` on.
+void expect_all_plans_agree(const Case& c, bool (*is_meant)(const SelectiveScanGpuPlan&) = nullptr,
+                            std::size_t first = 0, std::size_t step = 1) {
   const SelectiveScanSize size = size_of(Sample(c).problem);
   auto ahead = legal_plans(size, Pass::kForward, test_gpu());
   auto back = legal_plans(size, Pass::kBackward, test_gpu());
@@ -236,7 +236,7 @@ void expect_all_plans_agree(const Case& c,
       std::erase_if(*plans, [&](const SelectiveScanGpuPlan& p) { return !is_meant(p); });
       ASSERT_FALSE(plans->empty());
     }
-  for (std::size_t i = 0; i < std::max(ahead.size(), back.size()); ++i) {
+  for (std::size_t i = first; i < std::max(ahead.size(), back.size()); i += step) {
     Sample p(c);
     const SelectiveScanGpuPlan& one = ahead[i % ahead.size()];
     const SelectiveScanGpuPlan& other = back[i % back.size()];
@@ -252,17 +252,27 @@ TEST(SelectiveScanGpuPlans, AllAgreeWithReference) {
       {.batch = 2, .channels = 24, .groups = 2, .length = 70, .states = 5, .initial = true});
 }
 
+// On the emulator, for its time, a plan meets one case of each type: of 5 states the one, of 18 the other.
 TEST(SelectiveScanGpuPlans, AllForManyStatesAgreeWithReference) {
   SKIP_WITHOUT_GPU;
+#ifdef LINESCAN_CUDA_ON_CPU
+  constexpr std::size_t kStep = 2;
+#else
+  constexpr std::size_t kStep = 1;
+#endif
+  std::size_t turn = 0;
   for (const DType dtype : {DType::kBFloat16, DType::kFloat16})
-    for (const DType out_dtype : {DType::kFloat32, dtype})
+    for (const DType out_dtype : {DType::kFloat32, dtype}) {
       expect_all_plans_agree({.batch = 2,
                               .channels = 5,
                               .length = out_dtype == dtype ? 40 : 37,
                               .states = out_dtype == dtype ? 18 : 5,
                               .dtype = dtype,
                               .initial = out_dtype == dtype,
-                              .out_dtype = out_dtype});
+                              .out_dtype = out_dtype},
+                             nullptr, (turn + turn / 2) % kStep, kStep);
+      ++turn;
+    }
 }
 
 // Several chunks of states, a tile that is not whole, rows at odd addresses. The same lanes as first kernel of the

@@ -83,8 +83,7 @@ class Ss2dGpu : public ::testing::TestWithParam<Case> {
       return verdicts;
     };
     expect_passed(judged(kSs2dBound, false));
-    const bool rounded = GetParam().dtype == DType::kBFloat16;
-    expect_passed(judged(rounded ? kSs2dRoundedBound : kSs2dBound, true));
+    expect_passed(judged(ss2d_rounded_bound(GetParam().dtype), true));
   }
 };
 class Ss2dGpuTiles : public Ss2dGpu {};
@@ -339,7 +338,7 @@ TEST(Ss2dGpuOperator, SlicesOfTheBatchAddUp) {
                            .dtype = DType::kBFloat16,
                            .misalign = misalign});
         run_on_gpu(sample, test_gpu(), false, slice);
-        expect_passed(sample.judge(kSs2dRoundedBound));
+        expect_passed(sample.judge(ss2d_rounded_bound(DType::kBFloat16)));
       }
 }
 
@@ -377,7 +376,7 @@ TEST(Ss2dGpuOperator, NoPixelsOrChannelsGiveZeroGradients) {
       SCOPED_TRACE(::testing::Message() << without);
       Sample sample(without);
       run_on_gpu(sample);
-      expect_passed(sample.judge(kSs2dRoundedBound));
+      expect_passed(sample.judge(ss2d_rounded_bound(DType::kBFloat16)));
     }
   }
 }

@@ -236,14 +236,14 @@ __global__ void __launch_bounds__(32 * kGpuBackwardWarps)
 
 template <typename T>
 bool packs(const BackwardArguments<T>& args) {
-  if constexpr (std::is_same_v<T, BFloat16>) return packs_backward(args);
+  if constexpr (sizeof(T) == 2) return packs_backward(args);
   return false;
 }
 
 template <typename T>
 void launch_backward(const BackwardArguments<T>& args, const Ss2dGpuPlan& plan, int64_t images,
                      float* weight_sums, GpuStream stream) {
-  if constexpr (std::is_same_v<T, BFloat16>) {
+  if constexpr (sizeof(T) == 2) {
     if (packs(args)) {
       launch_packed_backward(args, plan, images, stream);
       if (plan.stores_delta)
@@ -314,7 +314,7 @@ void backward(const Ss2dProblem& p, const Ss2dGradients& g, const Ss2dGpuPlan& p
     }
     const int64_t count = slots * plan.tile_rows * plan.tile_columns * args.parameter_sums.warps;
     sum_parameters(args, args.parameter_sums, count, g, stream);
-    if constexpr (std::is_same_v<T, BFloat16>)
+    if constexpr (sizeof(T) == 2)
       if (stored)
         sum_weights(args, parts.weights, slots > 0 ? plan.delta_parts : 0, g.dt_weight.as<T>(),
                     stream);

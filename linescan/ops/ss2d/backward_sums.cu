@@ -172,6 +172,10 @@ template void sum_records(const Ss2dGpuArguments<BFloat16>&, const RecordSums<fl
                           GpuStream);
 template void sum_records(const Ss2dGpuArguments<BFloat16>&, const RecordSums<BFloat16>&, BFloat16*,
                           GpuStream);
+template void sum_records(const Ss2dGpuArguments<Float16>&, const RecordSums<Float16>&, Float16*,
+                          GpuStream);
+template void sum_weights(const Ss2dGpuArguments<Float16>&, const float*, int64_t, Float16*,
+                          GpuStream);
 template void sum_weights(const Ss2dGpuArguments<BFloat16>&, const float*, int64_t, BFloat16*,
                           GpuStream);
 template void sum_parameters(const Ss2dGpuArguments<float>&, const ParameterSums&, int64_t,

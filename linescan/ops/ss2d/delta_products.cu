@@ -7,7 +7,7 @@
 // of the second for 64 channels and a part of the pixels. Either reads gdelta once.
 //
 // Source:    docs/decisions/0030-gradients-of-delta-of-long-records.md.
-// Numerics:  bfloat16 operands, float32 sums in a fixed order. No atomics.
+// Numerics:  operands of T, float32 sums in a fixed order. No atomics.
 // Reference: reference.cpp beside this file.
 
 #include <bit>
@@ -19,8 +19,6 @@
 namespace linescan {
 namespace {
 
-using T = BFloat16;
-
 constexpr int kThreads = 128;
 constexpr int kSide = kGpuProductChannels;  // of tiles: pixels, or channels; 16 a warp
 constexpr int kStages = 4;                  // tiles under way
@@ -28,7 +26,7 @@ constexpr int kRunSteps = 6;                // of a block of the first product, 
 static_assert(kSide == 16 * kThreads / 32);
 
 // A tile [64, 64] of gdelta, or [64, rank] of what it is multiplied by; rows at odd multiples of 16 bytes.
-template <int kColumns>
+template <typename T, int kColumns>
 struct Tile {
   static constexpr int kStride = kColumns + 8;
   T numbers[kSide * kStride];
@@ -38,7 +36,7 @@ struct Tile {
 
 // A thread's part of copying such tiles: one place of some rows, kBytes of which widths, distances and
 // addresses are multiples.
-template <int kColumns, int kBytes>
+template <typename T, int kColumns, int kBytes>
 struct TileCopy {
   static constexpr int kNumbers = kBytes / sizeof(T);
   static constexpr int kLanes =
@@ -51,7 +49,7 @@ struct TileCopy {
         column(static_cast<int>(threadIdx.x) % kLanes * kNumbers) {}
 
   // The first `rows` rows of a matrix with rows of `width` numbers, `stride` apart; the rest is zero.
-  __device__ __forceinline__ void start(Tile<kColumns>& tile, const T* matrix, int64_t stride,
+  __device__ __forceinline__ void start(Tile<T, kColumns>& tile, const T* matrix, int64_t stride,
                                         int64_t rows, int width) const {
     if (column >= kColumns) return;
     const T* from = matrix + row * stride + column;
@@ -65,17 +63,17 @@ struct TileCopy {
   }
 };
 
-template <int kColumns>
+template <typename T, int kColumns>
 struct Stage {
-  Tile<kSide> gdelta;
-  Tile<kColumns> other;  // dt_weight [channel, number], or dts [pixel, number]
+  Tile<T, kSide> gdelta;
+  Tile<T, kColumns> other;  // dt_weight [channel, number], or dts [pixel, number]
 };
 
 // Sums of [64, kColumns] in `steps` steps, warp w with rows 16 w to 16 w + 15: load(stage) starts the copies of
 // the next step, whose turn comes later; take() is called before and finish() behind the products of each.
 // kTransposed: gdelta's rows are what is summed over.
-template <int kColumns, bool kTransposed, class Load, class Take, class Finish>
-__device__ __forceinline__ void multiply_tiles(Sums<kColumns / 8>& sums, Stage<kColumns>* stages,
+template <int kColumns, bool kTransposed, typename T, class Load, class Take, class Finish>
+__device__ __forceinline__ void multiply_tiles(Sums<kColumns / 8>& sums, Stage<T, kColumns>* stages,
                                                int steps, const Load& load, const Take& take,
                                                const Finish& finish) {
   const int first = threadIdx.x / 32 * 16;
@@ -91,7 +89,7 @@ __device__ __forceinline__ void multiply_tiles(Sums<kColumns / 8>& sums, Stage<k
     if (step + kStages - 1 < steps) load(stages[(step + kStages - 1) % kStages]);
     commit_copies();
     take();
-    const Stage<kColumns>& stage = stages[step % kStages];
+    const Stage<T, kColumns>& stage = stages[step % kStages];
 #pragma unroll
     for (int k = 0; k < kSide; k += 16) {
       FragmentA<T> a;
@@ -125,9 +123,9 @@ struct RecordStep {
 };
 
 // Block: a run of tiles of 64 pixels on one route; routes vary fastest.
-template <int kColumns, int kBytes>
+template <int kColumns, int kBytes, typename T>
 __device__ __forceinline__ void multiply_by_weight(const Ss2dGpuArguments<T>& args,
-                                                   const DeltaGradient& gradient, int64_t block,
+                                                   const DeltaGradient<T>& gradient, int64_t block,
                                                    int run, T* gprojection) {
   const int k = static_cast<int>(block % args.routes);
   const int64_t pixels = gradient.slots * gradient.pixels;
@@ -157,13 +155,13 @@ __device__ __forceinline__ void multiply_by_weight(const Ss2dGpuArguments<T>& ar
     }
   };
 
-  auto* stages = reinterpret_cast<Stage<kColumns>*>(shared_memory());
-  const TileCopy<kSide, 16> gdelta_copy;
-  const TileCopy<kColumns, kBytes> weight_copy;
+  auto* stages = reinterpret_cast<Stage<T, kColumns>*>(shared_memory());
+  const TileCopy<T, kSide, 16> gdelta_copy;
+  const TileCopy<T, kColumns, kBytes> weight_copy;
   RecordStep ahead = {first}, factors_at = {first}, here = {first};
   load_factors(factors_at);
   Sums<kColumns / 8> sums;
-  const auto load = [&](Stage<kColumns>& stage) {
+  const auto load = [&](Stage<T, kColumns>& stage) {
     gdelta_copy.start(stage.gdelta, gdelta + ahead.pixel * channels + ahead.channel, channels,
                       pixels - ahead.pixel, channels - ahead.channel);
     weight_copy.start(stage.other, weight + static_cast<int64_t>(ahead.channel) * args.rank,
@@ -209,9 +207,9 @@ __device__ __forceinline__ void multiply_by_weight(const Ss2dGpuArguments<T>& ar
 }
 
 // Block: 64 channels on one route and a part of the slice's pixels; channels vary fastest.
-template <int kColumns>
+template <int kColumns, typename T>
 __device__ __forceinline__ void multiply_by_dts(const Ss2dGpuArguments<T>& args,
-                                                const DeltaGradient& gradient, int64_t block,
+                                                const DeltaGradient<T>& gradient, int64_t block,
                                                 int64_t parts, float* weight_sums) {
   const int64_t channels = gradient.channels();
   const int columns = (args.channels + kSide - 1) / kSide;
@@ -226,13 +224,13 @@ __device__ __forceinline__ void multiply_by_dts(const Ss2dGpuArguments<T>& args,
   const T* gdelta = gradient.data + (k * pixels + pixel) * channels + channel;
   const T* records =
       args.projection + (args.first_image * gradient.pixels + pixel) * stride + k * args.record;
-  auto* stages = reinterpret_cast<Stage<kColumns>*>(shared_memory());
-  const TileCopy<kSide, 16> gdelta_copy;
-  const TileCopy<kColumns, 4> record_copy;
+  auto* stages = reinterpret_cast<Stage<T, kColumns>*>(shared_memory());
+  const TileCopy<T, kSide, 16> gdelta_copy;
+  const TileCopy<T, kColumns, 4> record_copy;
   Sums<kColumns / 8> sums;
   multiply_tiles<kColumns, true>(
       sums, stages, static_cast<int>(end - begin),
-      [&](Stage<kColumns>& stage) {
+      [&](Stage<T, kColumns>& stage) {
         gdelta_copy.start(stage.gdelta, gdelta, channels, pixels - pixel,
                           static_cast<int>(channels) - channel);
         record_copy.start(stage.other, records, stride, pixels - pixel, args.rank);
@@ -262,20 +260,21 @@ __device__ __forceinline__ void multiply_by_dts(const Ss2dGpuArguments<T>& args,
 }
 
 // The blocks of the first product, then those of the second: neither fills the device for long enough alone.
-template <int kColumns, int kBytes>
+template <typename T, int kColumns, int kBytes>
 __global__ void __launch_bounds__(kThreads)
-    delta_products_kernel(Ss2dGpuArguments<T> args, DeltaGradient gradient, int64_t record_blocks,
-                          int run, int64_t parts, T* gprojection, float* weight_sums) {
+    delta_products_kernel(Ss2dGpuArguments<T> args, DeltaGradient<T> gradient,
+                          int64_t record_blocks, int run, int64_t parts, T* gprojection,
+                          float* weight_sums) {
   if (blockIdx.x < record_blocks)
     multiply_by_weight<kColumns, kBytes>(args, gradient, blockIdx.x, run, gprojection);
   else
     multiply_by_dts<kColumns>(args, gradient, blockIdx.x - record_blocks, parts, weight_sums);
 }
 
-template <int kColumns>
-void multiply_columns(const Ss2dGpuArguments<T>& args, const DeltaGradient& gradient, int64_t parts,
-                      T* gprojection, float* weight_sums, GpuStream stream) {
-  constexpr int64_t kShared = kStages * sizeof(Stage<kColumns>);
+template <int kColumns, typename T>
+void multiply_columns(const Ss2dGpuArguments<T>& args, const DeltaGradient<T>& gradient,
+                      int64_t parts, T* gprojection, float* weight_sums, GpuStream stream) {
+  constexpr int64_t kShared = kStages * sizeof(Stage<T, kColumns>);
   const int64_t tiles = (gradient.slots * gradient.pixels + kSide - 1) / kSide;
   const int64_t columns = (args.channels + kSide - 1) / kSide;
   const int64_t run = (kRunSteps + columns - 1) / columns;
@@ -285,25 +284,33 @@ void multiply_columns(const Ss2dGpuArguments<T>& args, const DeltaGradient& grad
            reinterpret_cast<std::uintptr_t>(args.dt_weight) % (numbers * sizeof(T)) == 0;
   };
   launch("ss2d delta_products",
-         aligned(8)   ? delta_products_kernel<kColumns, 16>
-         : aligned(4) ? delta_products_kernel<kColumns, 8>
-                      : delta_products_kernel<kColumns, 4>,
+         aligned(8)   ? delta_products_kernel<T, kColumns, 16>
+         : aligned(4) ? delta_products_kernel<T, kColumns, 8>
+                      : delta_products_kernel<T, kColumns, 4>,
          {record_blocks + columns * parts * args.routes, kThreads, kShared}, stream, args, gradient,
          record_blocks, static_cast<int>(run), parts, gprojection, weight_sums);
 }
 
 }  // namespace
 
-void multiply_delta_gradient(const Ss2dGpuArguments<T>& args, const DeltaGradient& gradient,
+template <typename T>
+void multiply_delta_gradient(const Ss2dGpuArguments<T>& args, const DeltaGradient<T>& gradient,
                              int64_t parts, T* gprojection, float* weight_sums, GpuStream stream) {
   const auto run = [&](auto multiply) {
     multiply(args, gradient, parts, gprojection, weight_sums, stream);
   };
   // Ranks of records up to kGpuMostHalves eights.
-  if (args.rank <= 16) return run(multiply_columns<16>);
-  if (args.rank <= 32) return run(multiply_columns<32>);
-  if (args.rank <= 48) return run(multiply_columns<48>);
-  run(multiply_columns<80>);
+  if (args.rank <= 16) return run(multiply_columns<16, T>);
+  if (args.rank <= 32) return run(multiply_columns<32, T>);
+  if (args.rank <= 48) return run(multiply_columns<48, T>);
+  run(multiply_columns<80, T>);
 }
+
+template void multiply_delta_gradient(const Ss2dGpuArguments<Float16>&,
+                                      const DeltaGradient<Float16>&, int64_t, Float16*, float*,
+                                      GpuStream);
+template void multiply_delta_gradient(const Ss2dGpuArguments<BFloat16>&,
+                                      const DeltaGradient<BFloat16>&, int64_t, BFloat16*, float*,
+                                      GpuStream);
 
 }  // namespace linescan

@@ -18,7 +18,7 @@ struct BackwardArguments : Ss2dGpuArguments<T> {
   float* starts;           // StateTable
   RecordSums<float> record_sums;
   RecordSums<T> packed_record_sums;  // of the packed kernel, in the same memory
-  DeltaGradient delta_gradient;      // or that, of long records
+  DeltaGradient<T> delta_gradient;   // or that, of long records
   ParameterSums parameter_sums;
 
   template <typename G>
@@ -29,13 +29,15 @@ struct BackwardArguments : Ss2dGpuArguments<T> {
 
 // packed_backward.cu: whether it takes the problem, and its launch; it fills packed_record_sums, or of records
 // of more than kGpuOnChipNumbers numbers delta_gradient.
-bool packs_backward(const BackwardArguments<BFloat16>& args);
-void launch_packed_backward(const BackwardArguments<BFloat16>& args, const Ss2dGpuPlan& plan,
+template <typename T>
+bool packs_backward(const BackwardArguments<T>& args);
+template <typename T>
+void launch_packed_backward(const BackwardArguments<T>& args, const Ss2dGpuPlan& plan,
                             int64_t images, GpuStream stream);
 
 // packed_lines_backward.cu: the same on planes of several tiles, with gout of type G. `halves`: see packed_halves.
-template <typename G>
-void launch_packed_lines(const BackwardArguments<BFloat16>& args, int halves,
-                         const Ss2dGpuPlan& plan, int64_t images, GpuStream stream);
+template <typename G, typename T>
+void launch_packed_lines(const BackwardArguments<T>& args, int halves, const Ss2dGpuPlan& plan,
+                         int64_t images, GpuStream stream);
 
 }  // namespace linescan

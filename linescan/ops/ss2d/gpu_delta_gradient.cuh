@@ -10,18 +10,17 @@
 
 namespace linescan {
 
+template <typename T>
 struct DeltaGradient {
-  BFloat16*
-      data;  // [routes, slots, pixels, kGpuChannels * groups]; channels that are not there are zero
+  T* data;  // [routes, slots, pixels, kGpuChannels * groups]; channels that are not there are zero
   uint32_t*
       factors;  // [routes, groups, slots, pixels]: gradients of B and C, sums over a group's channels
   int64_t slots;  // images of the launch
   int groups, pixels;
 
   // `memory`: 16-byte aligned.
-  template <typename T>
   DeltaGradient(const Ss2dGpuArguments<T>& args, void* memory, int64_t slots)
-      : data(static_cast<BFloat16*>(memory)),
+      : data(static_cast<T*>(memory)),
         slots(slots),
         groups(args.channel_groups),
         pixels(args.height * args.width) {
@@ -31,7 +30,7 @@ struct DeltaGradient {
 
   __host__ __device__ int64_t channels() const { return int64_t{groups} * kGpuChannels; }
   // Of a block's image and channels on route k, at pixel 0.
-  __device__ __forceinline__ BFloat16* of_block(const BlockPlace& place, int k) const {
+  __device__ __forceinline__ T* of_block(const BlockPlace& place, int k) const {
     return data + ((k * slots + place.slot) * pixels) * channels() + place.group * kGpuChannels;
   }
   __device__ __forceinline__ uint32_t* factors_of_block(const BlockPlace& place, int k) const {
@@ -42,8 +41,8 @@ struct DeltaGradient {
 
 // Of the images from args.first_image on: gprojection, and `parts` sums for the gradient of dt_weight,
 // [parts, routes, channels, rank], which are stored or, of later slices, added to those before.
-void multiply_delta_gradient(const Ss2dGpuArguments<BFloat16>& args, const DeltaGradient& gradient,
-                             int64_t parts, BFloat16* gprojection, float* weight_sums,
-                             GpuStream stream);
+template <typename T>
+void multiply_delta_gradient(const Ss2dGpuArguments<T>& args, const DeltaGradient<T>& gradient,
+                             int64_t parts, T* gprojection, float* weight_sums, GpuStream stream);
 
 }  // namespace linescan

@@ -88,9 +88,10 @@ const float* returning_states(const Ss2dGpuArguments<T>& args, const GpuPlanes<c
 template <typename T>
 bool packed_transfers(const Ss2dGpuArguments<T>& args, int64_t images, float2* transfers,
                       GpuStream stream);
-bool packed_returning_transfers(const Ss2dGpuArguments<BFloat16>& args,
-                                const GpuPlanes<const void>& gout, DType gout_dtype, int64_t images,
-                                float2* transfers, GpuStream stream);
+template <typename T>
+bool packed_returning_transfers(const Ss2dGpuArguments<T>& args, const GpuPlanes<const void>& gout,
+                                DType gout_dtype, int64_t images, float2* transfers,
+                                GpuStream stream);
 
 // forward.cu: fills a StateTable and computes nothing else.
 template <typename T>

@@ -11,36 +11,37 @@ namespace linescan {
 
 // Rows of ones that pick sums over the block's channels: the first eight of the depth are pairs of channels'
 // numbers for B, the others for C; their sums become rows `row_B` and `row_C`.
-__device__ __forceinline__ FragmentA<BFloat16> channel_ones(const Ss2dGpuArguments<BFloat16>& args,
-                                                            const BlockPlace& place, int row_B,
-                                                            int row_C) {
+template <typename T>
+__device__ __forceinline__ FragmentA<T> channel_ones(const Ss2dGpuArguments<T>& args,
+                                                     const BlockPlace& place, int row_B,
+                                                     int row_C) {
   const int lane = threadIdx.x % 32, g = lane / 4, q = lane % 4;
   const auto pair = [&](int i) {
     const int first = place.group * kGpuChannels + 4 * q + 2 * i;
     return first < args.channels ? 1.0f : 0.0f;
   };
-  const uint32_t word = pair_from_floats<BFloat16>(pair(0), pair(1));
-  FragmentA<BFloat16> ones;
+  const uint32_t word = pair_from_floats<T>(pair(0), pair(1));
+  FragmentA<T> ones;
 #pragma unroll
   for (int i = 0; i < 4; ++i)  // rows g, g + 8 of the first eight; of the others
     ones.words[i] = g + 8 * (i & 1) == (i < 2 ? row_B : row_C) ? word : 0u;
   return ones;
 }
 // The operand beside them: a lane's numbers for B and C at two steps, sums over its two channels.
-__device__ __forceinline__ FragmentB<BFloat16> channel_pairs(const float (&to_B)[2],
-                                                             const float (&to_C)[2]) {
-  return {{transpose_8x8(pair_from_floats<BFloat16>(to_B[0], to_B[1])),
-           transpose_8x8(pair_from_floats<BFloat16>(to_C[0], to_C[1]))}};
+template <typename T>
+__device__ __forceinline__ FragmentB<T> channel_pairs(const float (&to_B)[2],
+                                                      const float (&to_C)[2]) {
+  return {{transpose_8x8(pair_from_floats<T>(to_B[0], to_B[1])),
+           transpose_8x8(pair_from_floats<T>(to_C[0], to_C[1]))}};
 }
 
 // What becomes of the gradients of delta, B and C. Records of up to eight numbers: multiplied on the chip, by
 // dt_weight transposed and by ones, which gives the gradient of records from the block's channels, eight numbers by
 // eight columns a product; and by the records, which gives that of dt_weight.
+template <typename T>
 struct MultipliedGradients {
-  using T = BFloat16;
-
   FragmentA<T> weights, ones;
-  RecordSums<T>::Route sums;
+  typename RecordSums<T>::Route sums;
   int record;
   uint32_t rows[kGpuProducts];      // of the records: numbers are columns of a sum over the steps
   uint32_t steps[kGpuProducts][2];  // gdelta of a product's two steps, for either channel
@@ -66,7 +67,7 @@ struct MultipliedGradients {
     const FragmentB<T> deltas = {{transpose_8x8(steps[j][0]), transpose_8x8(steps[j][1])}};
     float product[4] = {};
     multiply(product, weights, deltas, product);
-    multiply(product, ones, channel_pairs(to_B, to_C), product);
+    multiply(product, ones, channel_pairs<T>(to_B, to_C), product);
     store_records<T, 8>(sums, here.line, here.part * kGpuSegmentSteps, valid, 0, j, record,
                         product);
   }
@@ -85,10 +86,8 @@ struct MultipliedGradients {
 };
 
 // Long records: stored, B's and C's as sums over the block's channels (gpu_delta_gradient.cuh).
-template <int kHalves>
+template <typename T, int kHalves>
 struct StoredGradients {
-  using T = BFloat16;
-
   uint32_t one;  // in the first row of B's depth, and in the last eight rows' first of C's
   PlaneWalk<T> walk;
   PlaneWalk<uint32_t> factor_walk;
@@ -112,7 +111,7 @@ struct StoredGradients {
   __device__ __forceinline__ void take(int j, const SegmentCursor&, int valid,
                                        const float (&g_delta)[2][2], const float (&to_B)[2],
                                        const float (&to_C)[2]) {
-    const FragmentB<T> factors = channel_pairs(to_B, to_C);
+    const FragmentB<T> factors = channel_pairs<T>(to_B, to_C);
     const int factors_valid = threadIdx.x % 32 < kGpuSegments ? valid : 0;
     float sums[4] = {};  // of B at the two steps, of C: in the first row's lanes
     multiply(sums, FragmentA<T>{{one, 0, 0, one}}, factors, sums);
@@ -131,17 +130,17 @@ struct StoredGradients {
                                                const bool (&)[2]) const {}
 };
 
-template <int kHalves>
-using PackedGradients = std::conditional_t<8 * kHalves <= kGpuOnChipNumbers, MultipliedGradients,
-                                           StoredGradients<kHalves>>;
+template <typename T, int kHalves>
+using PackedGradients = std::conditional_t<8 * kHalves <= kGpuOnChipNumbers, MultipliedGradients<T>,
+                                           StoredGradients<T, kHalves>>;
 
 // A lane's channels on a segment, and the way back through it.
-template <typename G>
+template <typename T, typename G>
 struct BackwardSegment {
   float dt[kGpuSegmentSteps][2], a[kGpuSegmentSteps][2];
   float h[kGpuSegmentSteps + 1][2];  // h[t] enters step t
   float B[2 * kGpuProducts], C[2 * kGpuProducts];
-  Two<BFloat16> x[kGpuSegmentSteps];
+  Two<T> x[kGpuSegmentSteps];
   Two<G> gy[kGpuSegmentSteps];
 
   // dt and a from delta: steps behind `valid` have size zero.
@@ -172,8 +171,8 @@ struct ChannelGradients {
 
 // Walks back through a segment; `c` is the gradient that comes back from behind it, and becomes that which leaves
 // it. Adds to the sums for gx and of the parameters, and hands on the gradients of delta, B and C.
-template <typename G, class Sums, class Gradients>
-__device__ __forceinline__ void walk_back(const BackwardSegment<G>& s, float (&c)[2],
+template <typename T, typename G, class Sums, class Gradients>
+__device__ __forceinline__ void walk_back(const BackwardSegment<T, G>& s, float (&c)[2],
                                           ChannelGradients& parameters, const Sums& sums,
                                           Gradients& gradients, const SegmentCursor& here,
                                           int valid) {
@@ -225,12 +224,12 @@ __device__ __forceinline__ void walk_back(const BackwardSegment<G>& s, float (&c
 }
 
 // The sums of a segment become gx, when the last route has added to them.
-template <class Sums>
-__device__ __forceinline__ void write_gx(const PlaneWalk<BFloat16>& gx, const SegmentCursor& here,
+template <typename T, class Sums>
+__device__ __forceinline__ void write_gx(const PlaneWalk<T>& gx, const SegmentCursor& here,
                                          int valid, bool inside, const Sums& sums) {
-  gx.each_step(gx.at(here.line, here.part), kGpuSegmentSteps - 1, [&](int t, BFloat16* at) {
+  gx.each_step(gx.at(here.line, here.part), kGpuSegmentSteps - 1, [&](int t, T* at) {
     const float2 sum = sums.read(t);
-    const unsigned word = pair_from_floats<BFloat16>(sum.x, sum.y);
+    const unsigned word = pair_from_floats<T>(sum.x, sum.y);
     if (t < valid && inside) *reinterpret_cast<unsigned*>(at) = word;
   });
 }

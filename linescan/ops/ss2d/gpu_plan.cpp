@@ -120,8 +120,8 @@ int64_t choose_line_warps(const Ss2dGpuPlan& plan, int64_t blocks_by_memory, int
 
 // Whether the packed backward kernel takes the problem, if its distances and addresses are even as well.
 bool packs_backward(const Ss2dSize& size) {
-  return size.states == 1 && size.dtype == DType::kBFloat16 && size.channels_last &&
-         size.rank % 2 == 0 && size.channels % 2 == 0 && size.record() <= 8 * kGpuMostHalves;
+  return size.states == 1 && size_of(size.dtype) == 2 && size.channels_last && size.rank % 2 == 0 &&
+         size.channels % 2 == 0 && size.record() <= 8 * kGpuMostHalves;
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// ss2d, backward, for bfloat16 data and one state on planes of one tile: as backward.cu, with two channels or
+// ss2d, backward, for half data and one state on planes of one tile: as backward.cu, with two channels or
 // numbers an access.
 //
 //   gh[t] = C[t] gy[t] + c[t+1]          c[t] = a[t] gh[t]          a = exp(dt A), from the end
@@ -11,7 +11,7 @@
 //
 // Source:    linescan/ops/ss2d/README.md; docs/decisions/0011-ss2d-on-gpus.md.
 // Numerics:  recurrences and sums in float; what is summed over channels or steps on the tensor cores
-//            (gradients of records and of dt_weight) is rounded to bfloat16 before, and the sums over 16
+//            (gradients of records and of dt_weight) is rounded to T before, and the sums over 16
 //            channels that blocks leave after. No atomics.
 // Reference: reference.cpp beside this file. Chosen by launch_backward in backward.cu.
 
@@ -22,10 +22,9 @@
 namespace linescan {
 namespace {
 
-template <typename G, int kHalves, bool kWhole, bool kSolo>
+template <typename T, typename G, int kHalves, bool kWhole, bool kSolo>
 __global__ void __launch_bounds__(32 * kGpuBackwardWarps)
-    packed_backward_kernel(BackwardArguments<BFloat16> args) {
-  using T = BFloat16;
+    packed_backward_kernel(BackwardArguments<T> args) {
   const BlockPlace place(args);
   const int warps = blockDim.x / 32, warp = threadIdx.x / 32;
   const int g = threadIdx.x % 32 / 4, q = threadIdx.x % 4;
@@ -49,7 +48,7 @@ __global__ void __launch_bounds__(32 * kGpuBackwardWarps)
     const RecordWalk<T, kHalves> record_walk(args, place, route, k);
     const SumWalk sum_walk(sums, place, route);
     const PackedWeights<T, kHalves> weights(args, place, k);
-    PackedGradients<kHalves> gradients(args, place, route, k);
+    PackedGradients<T, kHalves> gradients(args, place, route, k);
     ChannelGradients parameters;
     float rate[2], skip[2];
     for (int i = 0; i < 2; ++i) {
@@ -79,7 +78,7 @@ __global__ void __launch_bounds__(32 * kGpuBackwardWarps)
     bool behind = k > 0;  // whether other warps may still add to the sums of the route before
     for (int chunk = last_chunk; warp < chunks && chunk >= 0; chunk -= warps) {
       const int valid = own.template valid<kWhole>(route);
-      BackwardSegment<G> s;
+      BackwardSegment<T, G> s;
       float delta[2 * kGpuProducts][2];
       weights.multiply(records, delta);
       factors.multiply(records, s.B, s.C);
@@ -172,13 +171,13 @@ __global__ void __launch_bounds__(32 * kGpuBackwardWarps)
   }
 }
 
-template <typename G, bool kWhole>
-void launch_halves(const BackwardArguments<BFloat16>& args, int halves, const Ss2dGpuPlan& plan,
+template <typename G, bool kWhole, typename T>
+void launch_halves(const BackwardArguments<T>& args, int halves, const Ss2dGpuPlan& plan,
                    int64_t images, GpuStream stream) {
   dispatch_halves(halves, [&]<int kHalves>() {
     launch("ss2d packed_backward",
-           plan.block == 32 ? packed_backward_kernel<G, kHalves, kWhole, true>
-                            : packed_backward_kernel<G, kHalves, kWhole, false>,
+           plan.block == 32 ? packed_backward_kernel<T, G, kHalves, kWhole, true>
+                            : packed_backward_kernel<T, G, kHalves, kWhole, false>,
            {plan.blocks_an_image() * images, static_cast<int>(plan.block), plan.shared_bytes},
            stream, args);
   });
@@ -186,15 +185,18 @@ void launch_halves(const BackwardArguments<BFloat16>& args, int halves, const Ss
 
 }  // namespace
 
-bool packs_backward(const BackwardArguments<BFloat16>& args) {
+template <typename T>
+bool packs_backward(const BackwardArguments<T>& args) {
+  constexpr DType kData = std::is_same_v<T, BFloat16> ? DType::kBFloat16 : DType::kFloat16;
   return packed_halves(args) > 0 && packed_pairs(args.gx, 2, args.width) &&
          reinterpret_cast<std::uintptr_t>(args.gprojection) % 4 == 0 &&
          int64_t{args.width} * args.channel_groups * kGpuChannels < int64_t{1} << 27 &&
-         (args.gout_dtype == DType::kBFloat16 || args.gout_dtype == DType::kFloat32) &&
+         (args.gout_dtype == kData || args.gout_dtype == DType::kFloat32) &&
          packed_pairs(args.gout, size_of(args.gout_dtype), args.width);
 }
 
-void launch_packed_backward(const BackwardArguments<BFloat16>& args, const Ss2dGpuPlan& plan,
+template <typename T>
+void launch_packed_backward(const BackwardArguments<T>& args, const Ss2dGpuPlan& plan,
                             int64_t images, GpuStream stream) {
   const auto run = [&]<typename G>() {
     if (args.pieces > 0)
@@ -203,7 +205,14 @@ void launch_packed_backward(const BackwardArguments<BFloat16>& args, const Ss2dG
                       : launch_halves<G, false>(args, packed_halves(args), plan, images, stream);
   };
   args.gout_dtype == DType::kFloat32 ? run.template operator()<float>()
-                                     : run.template operator()<BFloat16>();
+                                     : run.template operator()<T>();
 }
+
+template bool packs_backward(const BackwardArguments<Float16>&);
+template bool packs_backward(const BackwardArguments<BFloat16>&);
+template void launch_packed_backward(const BackwardArguments<Float16>&, const Ss2dGpuPlan&, int64_t,
+                                     GpuStream);
+template void launch_packed_backward(const BackwardArguments<BFloat16>&, const Ss2dGpuPlan&,
+                                     int64_t, GpuStream);
 
 }  // namespace linescan

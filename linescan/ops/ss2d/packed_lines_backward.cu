@@ -1,4 +1,4 @@
-// ss2d, backward, for bfloat16 data and one state on planes of several tiles: the steps of packed_backward.cu, a
+// ss2d, backward, for half data and one state on planes of several tiles: the steps of packed_backward.cu, a
 // line a lane (gpu_lines.cuh), from the last segment to the first. The states that enter the segments come from the
 // forward pass, the gradients that come back from behind the lines from tile_states.cu.
 //
@@ -13,10 +13,9 @@
 namespace linescan {
 namespace {
 
-template <typename G, int kHalves>
+template <typename T, typename G, int kHalves>
 __global__ void __launch_bounds__(32 * kGpuBackwardWarps)
-    packed_lines_backward_kernel(BackwardArguments<BFloat16> args) {
-  using T = BFloat16;
+    packed_lines_backward_kernel(BackwardArguments<T> args) {
   const BlockPlace place(args);
   const int warps = blockDim.x / 32, warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4;
   auto* sums = reinterpret_cast<float*>(shared_memory());
@@ -38,7 +37,7 @@ __global__ void __launch_bounds__(32 * kGpuBackwardWarps)
                                args.gx.pixel, route);
     const SumWalk sum_walk(sums, place, route);
     const PackedWeights<T, kHalves> weights(args, place, k);
-    PackedGradients<kHalves> gradients(args, place, route, k);
+    PackedGradients<T, kHalves> gradients(args, place, route, k);
     const PieceStates<T> ending(args, args.returning, place, route, k, channel);
     ChannelGradients parameters;
     float rate[2], skip[2];
@@ -77,7 +76,7 @@ __global__ void __launch_bounds__(32 * kGpuBackwardWarps)
         const SegmentCursor here = reader.own;
         const int steps = min(kGpuSegmentSteps, route.length - part * kGpuSegmentSteps);
         const int valid = reader.exists ? steps : 0;
-        BackwardSegment<G> s;
+        BackwardSegment<T, G> s;
         float delta[2 * kGpuProducts][2];
         weights.multiply(reader.records, delta);
         factors.multiply(reader.records, s.B, s.C);
@@ -119,16 +118,20 @@ __global__ void __launch_bounds__(32 * kGpuBackwardWarps)
 
 }  // namespace
 
-template <typename G>
-void launch_packed_lines(const BackwardArguments<BFloat16>& args, int halves,
-                         const Ss2dGpuPlan& plan, int64_t images, GpuStream stream) {
+template <typename G, typename T>
+void launch_packed_lines(const BackwardArguments<T>& args, int halves, const Ss2dGpuPlan& plan,
+                         int64_t images, GpuStream stream) {
   dispatch_halves(halves, [&]<int kHalves>() {
-    launch("ss2d packed_lines_backward", packed_lines_backward_kernel<G, kHalves>,
+    launch("ss2d packed_lines_backward", packed_lines_backward_kernel<T, G, kHalves>,
            {plan.blocks_an_image() * images, static_cast<int>(plan.block), plan.shared_bytes},
            stream, args);
   });
 }
 
+template void launch_packed_lines<Float16>(const BackwardArguments<Float16>&, int,
+                                           const Ss2dGpuPlan&, int64_t, GpuStream);
+template void launch_packed_lines<float>(const BackwardArguments<Float16>&, int, const Ss2dGpuPlan&,
+                                         int64_t, GpuStream);
 template void launch_packed_lines<BFloat16>(const BackwardArguments<BFloat16>&, int,
                                             const Ss2dGpuPlan&, int64_t, GpuStream);
 template void launch_packed_lines<float>(const BackwardArguments<BFloat16>&, int,

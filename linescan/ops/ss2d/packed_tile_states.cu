@@ -119,20 +119,28 @@ bool packed_transfers(const Ss2dGpuArguments<T>& args, int64_t images, float2* t
 template bool packed_transfers(const Ss2dGpuArguments<Float16>&, int64_t, float2*, GpuStream);
 template bool packed_transfers(const Ss2dGpuArguments<BFloat16>&, int64_t, float2*, GpuStream);
 
-bool packed_returning_transfers(const Ss2dGpuArguments<BFloat16>& args,
-                                const GpuPlanes<const void>& gout, DType gout_dtype, int64_t images,
-                                float2* transfers, GpuStream stream) {
+template <typename T>
+bool packed_returning_transfers(const Ss2dGpuArguments<T>& args, const GpuPlanes<const void>& gout,
+                                DType gout_dtype, int64_t images, float2* transfers,
+                                GpuStream stream) {
+  constexpr DType kData = std::is_same_v<T, BFloat16> ? DType::kBFloat16 : DType::kFloat16;
   const int halves = packed_halves(args);
   if (halves == 0 || !packed_pairs(gout, size_of(gout_dtype), args.width)) return false;
   const auto run = [&]<typename G>() {
     const GpuPlanes<const G> typed = {static_cast<const G*>(gout.data), gout.batch, gout.channel,
                                       gout.pixel};
-    launch_transfers<BFloat16, G, true>(args, typed, halves, images, transfers, stream);
+    launch_transfers<T, G, true>(args, typed, halves, images, transfers, stream);
     return true;
   };
-  if (gout_dtype == DType::kBFloat16) return run.template operator()<BFloat16>();
+  if (gout_dtype == kData) return run.template operator()<T>();
   if (gout_dtype == DType::kFloat32) return run.template operator()<float>();
   return false;
 }
+template bool packed_returning_transfers(const Ss2dGpuArguments<Float16>&,
+                                         const GpuPlanes<const void>&, DType, int64_t, float2*,
+                                         GpuStream);
+template bool packed_returning_transfers(const Ss2dGpuArguments<BFloat16>&,
+                                         const GpuPlanes<const void>&, DType, int64_t, float2*,
+                                         GpuStream);
 
 }  // namespace linescan

@@ -30,9 +30,10 @@ struct Ss2dCase {
 // The c of the bound (judged.h); README.md, section Numerics, says why.
 inline constexpr double kSs2dBound = 4;
 // On a GPU the sums over channels and pixels that make the gradients of projection and dt_proj_weight
-// take addends rounded to bfloat16 if the data is (half a unit of eps(bfloat16) each).
-inline constexpr double kSs2dRoundedBound =
-    epsilon_of(DType::kBFloat16) / epsilon_of(DType::kFloat32) / 2;
+// take addends rounded to the type of half data (half a unit of its epsilon each).
+constexpr double ss2d_rounded_bound(DType data) {
+  return size_of(data) == 2 ? epsilon_of(data) / epsilon_of(DType::kFloat32) / 2 : kSs2dBound;
+}
 
 // Inputs, upstream gradients, and outputs that start as NaN.
 struct Ss2dSample {

@@ -167,7 +167,7 @@ const float* piece_states(const Ss2dGpuArguments<T>& args, const GpuPlanes<const
   auto* transfers = reinterpret_cast<float2*>(workspace);
   float* entering = workspace + 2 * count;
   bool packed = false;
-  if constexpr (kBackward && std::is_same_v<T, BFloat16>)
+  if constexpr (kBackward && sizeof(T) == 2)
     packed = packed_returning_transfers(args, gout, gout_dtype, images, transfers, stream);
   if constexpr (!kBackward && sizeof(T) == 2)
     packed = packed_transfers(args, images, transfers, stream);

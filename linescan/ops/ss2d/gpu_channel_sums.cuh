@@ -1,7 +1,7 @@
 // Sums over the 16 channels of a block, by matrix products: what lanes hold for channels and steps
 // becomes the gradient of records, weights become rows.
 //
-// Gradients of bfloat16 data are rounded to bfloat16 on the way, as any library's matrix product of
+// Gradients of half data are rounded to its type on the way, as any library's matrix product of
 // them would do; everything else is multiplied as float32.
 #pragma once
 

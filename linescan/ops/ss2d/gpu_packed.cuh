@@ -345,6 +345,10 @@ struct SegmentSums {
   __device__ __forceinline__ void write(int t, float2 sum) const {
     if (t < valid) *at(t) = sum;
   }
+  __device__ __forceinline__ void write(const float2 (&all)[kGpuSegmentSteps]) const {
+#pragma unroll
+    for (int t = 0; t < kGpuSegmentSteps; ++t) write(t, all[t]);
+  }
 };
 
 }  // namespace linescan

@@ -14,8 +14,7 @@
 
 #include <type_traits>
 
-#include "linescan/ops/ss2d/gpu_forward.cuh"
-#include "linescan/ops/ss2d/gpu_packed.cuh"
+#include "linescan/ops/ss2d/gpu_packed_results.cuh"
 #include "linescan/ops/ss2d/gpu_recurrence.cuh"
 #include "linescan/ops/ss2d/gpu_states.cuh"
 #include "linescan/ops/ss2d/gpu_sums.cuh"
@@ -135,26 +134,10 @@ __global__ void __launch_bounds__(32 * kGpuPackedWarps)
         for (int i = 0; i < 2; ++i) h[i] = fmaf(a[t][i], h[i], b[t][i]);
         result[t] = make_float2(fmaf(C[t], h[0], result[t].x), fmaf(C[t], h[1], result[t].y));
       }
-      if (!last_route) {
-#pragma unroll
-        for (int t = 0; t < kGpuSegmentSteps; ++t) own_sums.write(t, result[t]);
-      } else {
-        const auto write = [&]<typename Out>() {
-          const auto planes = args.template out_as<Out>();
-          const PlaneWalk<Out> walk(planes.data + place.image * planes.batch + first_channel,
-                                    planes.pixel, route);
-          Out* first = walk.at(here.line, here.part);
-#pragma unroll
-          for (int t = 0; t < kGpuSegmentSteps; ++t) {
-            const Pack<Out, 2> pair = {from_float<Out>(kLn2 * result[t].x),
-                                       from_float<Out>(kLn2 * result[t].y)};
-            if (t < valid && exists)
-              *reinterpret_cast<Pack<Out, 2>*>(offset_bytes(first, t, walk.step)) = pair;
-          }
-        };
-        args.out_dtype == DType::kFloat32 ? write.template operator()<float>()
-                                          : write.template operator()<T>();
-      }
+      if (last_route)
+        write_results(args, place, route, here, exists ? valid : 0, result);
+      else
+        own_sums.write(result);
     }
     if (behind) __syncthreads();
   }

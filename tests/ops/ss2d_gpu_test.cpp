@@ -246,6 +246,13 @@ INSTANTIATE_TEST_SUITE_P(LargePlanes, Ss2dGpu,
                                                 .dtype = DType::kBFloat16,
                                                 .misalign = 1},
                                            Case{.batch = 1,
+                                                .channels = 4,
+                                                .height = 60,
+                                                .width = 61,
+                                                .rank = 2,
+                                                .routes = {8, 15, 1},
+                                                .dtype = DType::kBFloat16},
+                                           Case{.batch = 1,
                                                 .channels = 20,
                                                 .height = 33,
                                                 .width = 129,
@@ -321,25 +328,56 @@ TEST(Ss2dGpuOperator, SlicesOfTheBatchGiveTheSameBits) {
   }
 }
 
-// Parameters' gradients are added up slice by slice: with delta's gradient multiplied on the chip and stored, and
-// by the general kernel in the packed ones' workspace.
+// Parameters' gradients are added up slice by slice: with delta's gradient multiplied on the chip and stored, by
+// the general kernel in the packed ones' workspace, on planes of one tile and of several.
 TEST(Ss2dGpuOperator, SlicesOfTheBatchAddUp) {
   if (!have_gpu()) GTEST_SKIP() << "no GPU: " << why_no_gpu();
+  const auto expect_sum = [](const Case& c, int64_t slice, const Gpu& gpu) {
+    SCOPED_TRACE(::testing::Message() << c << " misalign " << c.misalign << " slice " << slice
+                                      << " shared memory " << gpu.shared_per_block);
+    Sample sample(c);
+    run_on_gpu(sample, gpu, false, slice);
+    expect_passed(sample.judge(ss2d_rounded_bound(c.dtype)));
+  };
   for (const int64_t rank : {6, 24})
-    for (const int misalign : {0, 1})
-      for (const int64_t slice : {1, 2, 4}) {
-        SCOPED_TRACE(::testing::Message()
-                     << "rank " << rank << " misalign " << misalign << " slice " << slice);
-        Sample sample(Case{.batch = 5,
-                           .channels = 24,
-                           .height = 9,
-                           .width = 14,
-                           .rank = rank,
-                           .dtype = DType::kBFloat16,
-                           .misalign = misalign});
-        run_on_gpu(sample, test_gpu(), false, slice);
-        expect_passed(sample.judge(ss2d_rounded_bound(DType::kBFloat16)));
-      }
+    for (const int misalign : {0, 1}) {
+      Case c{.batch = 5,
+             .channels = 24,
+             .height = 9,
+             .width = 14,
+             .rank = rank,
+             .dtype = DType::kBFloat16,
+             .misalign = misalign};
+      for (const int64_t slice : {1, 2, 4}) expect_sum(c, slice, test_gpu());
+      c.dtype = misalign ? DType::kBFloat16 : DType::kFloat16;
+      expect_sum(c, 2, misalign ? small_gpu() : test_gpu());
+      if (misalign == 0) expect_sum(c, 2, small_gpu());
+    }
+}
+
+// What one kind of kernels keeps on a plane of tiles, the other one reads.
+TEST(Ss2dGpuOperator, KeptStatesAreTheSameForAllKernels) {
+  if (!have_gpu()) GTEST_SKIP() << "no GPU: " << why_no_gpu();
+  for (const bool packed_forward : {true, false}) {
+    SCOPED_TRACE(packed_forward);
+    Sample sample(Case{.batch = 1,
+                       .channels = 4,
+                       .height = 60,
+                       .width = 62,
+                       .rank = 2,
+                       .dtype = DType::kBFloat16});
+    // Row-major planes are for the general kernels.
+    SampleTensor& turned = packed_forward ? sample.gout : sample.out;
+    SampleTensor row_major(turned.view().shape, turned.view().dtype, Layout::kLengthLast);
+    if (packed_forward)
+      for_each_index(turned.view().shape, [&](int64_t b, int64_t c, int64_t i, int64_t j) {
+        row_major.set(b, c, i, j, read_element(turned.view(), b, c, i, j));
+      });
+    turned = std::move(row_major);
+    (packed_forward ? sample.gradients.out : sample.problem.out) = turned.view();
+    run_on_gpu(sample, test_gpu(), true);
+    expect_passed(sample.judge(ss2d_rounded_bound(DType::kBFloat16)));
+  }
 }
 
 TEST(Ss2dGpuOperator, TwoRunsGiveTheSameBits) {

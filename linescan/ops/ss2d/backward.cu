@@ -5,7 +5,7 @@
 //   gdelta  = sigmoid(delta) sum_n (gh A a h[t-1] + gh B x)               gA += gh dt a h[t-1]
 //   gdts    = dt_weight^T gdelta           gdt_weight += gdelta dts^T     gdt_bias += gdelta
 //
-// h is computed again inside every chunk, from the state that enters it (a pass of forward.cu).
+// h is computed again inside every chunk or segment, from the state that enters it (StateTable).
 //
 // Source:    linescan/ops/ss2d/README.md; docs/decisions/0011-ss2d-on-gpus.md.
 // Numerics:  state and sums in float; sums over channels as gpu_channel_sums.cuh says. No atomics.
@@ -65,7 +65,8 @@ __global__ void __launch_bounds__(32 * kGpuBackwardWarps)
     const TileRoute route(args, place, args.codes[k]);
     const LaneRoute<T> lane(args, place, route, k);
     const RouteWeights<T> weights(place, k);
-    const bool tiles = args.pieces > 0;
+    const PieceStates<T> entrance(args, args.entering, place, route, k, channel);
+    const bool segments_known = args.keeps_segments();
     const PieceStates<T> ending(args, args.returning, place, route, k, channel);
     const auto decay_rate = [&](int n, int i) {  // A
       const int64_t row = static_cast<int64_t>(k) * args.channels + channel[i];
@@ -139,14 +140,18 @@ __global__ void __launch_bounds__(32 * kGpuBackwardWarps)
         float h[kGpuSegmentSteps + 1][2];  // h[t] enters step t
 
         // Forward again: the states of the segment.
-        // With several tiles the state that enters every segment is known, else that which enters the chunk.
-        const bool anew = tiles || (route.restart && segment.position == 0 && segment.valid > 0);
-        const int row = min(chunk, chunks - 1) * args.rows_of_chunk() + (tiles ? q : 0);
+        const bool anew =
+            segments_known || (entrance.each_line && segment.position == 0 && segment.valid > 0);
+        const int last = min(chunk, chunks - 1);
+        const int row = segments_known ? last * kGpuSegments + q : last;
         float2 start = make_float2(0, 0);
-        if (!tiles || segment.valid > 0) start = *StateTable(args).at(k, row, n, g);
+        if (!segments_known || segment.valid > 0) start = *StateTable(args).at(k, row, n, g);
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-          const float new_state = tiles ? (i ? start.y : start.x) : 0.0f;
+          const float entered = i ? start.y : start.x;
+          const float new_state = segments_known ? entered
+                                  : anew         ? entrance.state(segment.line, n, i)
+                                                 : 0.0f;
           Transfer own = {anew ? 0.0f : 1.0f, new_state};
 #pragma unroll
           for (int t = 0; t < kGpuSegmentSteps; ++t) {
@@ -156,9 +161,7 @@ __global__ void __launch_bounds__(32 * kGpuBackwardWarps)
           }
           own = scan_segments<false>(own, q);
           const Transfer earlier = shuffle_up(own, 1);
-          const float first =
-              q > 0 ? earlier.apply(i ? start.y : start.x) : (i ? start.y : start.x);
-          h[0][i] = anew ? new_state : first;
+          h[0][i] = anew ? new_state : q > 0 ? earlier.apply(entered) : entered;
 #pragma unroll
           for (int t = 0; t < kGpuSegmentSteps; ++t) h[t + 1][i] = fmaf(a[t][i], h[t][i], b[t][i]);
         }
@@ -294,11 +297,12 @@ void backward(const Ss2dProblem& p, const Ss2dGradients& g, const Ss2dGpuPlan& p
         args.packed_record_sums = {reinterpret_cast<T*>(parts.records), images};
         args.delta_gradient = {args, parts.records, images};
         args.parameter_sums.add = args.first_image > 0;
+        args.entering = of_slice(entering);
         args.returning = of_slice(returning);
         if (plan.kept)
           args.starts = kept_states(p, plan, args);
         else
-          chunk_states(args, plan, images, of_slice(entering), args.starts, stream);
+          chunk_states(args, plan, images, args.entering, args.starts, stream);
         launch_backward(args, plan, images, parts.weights, stream);
       });
     };

@@ -116,7 +116,7 @@ __global__ void __launch_bounds__(32 * kGpuMaxWarps) forward_kernel(ForwardArgum
         // The chunk's own transfer is that of the last segment and all before.
         const float2 entered = relay.exchange(own, round, n, g, warp, q == kGpuSegments - 1);
         float h[2] = {before[0].apply(entered.x), before[1].apply(entered.y)};
-        const int rows = args.rows_of_chunk();
+        const int rows = args.keeps_segments() ? kGpuSegments : 1;
         if (args.starts && q < rows && chunk < chunks)
           *StateTable(args).at(k, chunk * rows + q, n, g) = make_float2(h[0], h[1]);
 #pragma unroll

@@ -32,8 +32,8 @@ struct Ss2dGpuArguments {
   bool packed;  // two neighbouring channels of x, or numbers of a record, are one aligned access
   unsigned char codes[kGpuMaxRoutes];
 
-  // Of a StateTable: of a chunk, the first of its segments, or with several tiles each of them.
-  __device__ __forceinline__ int rows_of_chunk() const { return pieces > 0 ? kGpuSegments : 1; }
+  // Whether a StateTable has a row for each segment instead of each chunk.
+  __device__ __forceinline__ bool keeps_segments() const { return pieces > 0 && states == 1; }
 };
 
 // The block's part of `carries`.

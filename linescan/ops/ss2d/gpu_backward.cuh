@@ -14,7 +14,8 @@ struct BackwardArguments : Ss2dGpuArguments<T> {
   DType gout_dtype;
   GpuPlanes<T> gx;
   T* gprojection;
-  const float* returning;  // PieceStates, of the gradient
+  const float* entering;   // PieceStates; null where the StateTable has all segments, or one tile
+  const float* returning;  // likewise, of the gradient
   float* starts;           // StateTable
   RecordSums<float> record_sums;
   RecordSums<T> packed_record_sums;  // of the packed kernel, in the same memory

@@ -1,8 +1,8 @@
 // Sums over the 16 channels of a block, by matrix products: what lanes hold for channels and steps
 // becomes the gradient of records, weights become rows.
 //
-// Gradients of half data are rounded to its type on the way, as any library's matrix product of
-// them would do; everything else is multiplied as float32.
+// The packed kernels round gradients of half data to its type on the way, as any library's matrix product of
+// them would do; the general one multiplies them as float32.
 #pragma once
 
 #include "linescan/ops/ss2d/gpu_chunk.cuh"

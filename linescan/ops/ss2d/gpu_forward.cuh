@@ -23,7 +23,7 @@ template <typename T>
 bool launch_packed_forward(const ForwardArguments<T>& args, const Ss2dGpuPlan& plan, int64_t images,
                            GpuStream stream);
 
-// packed_lines.cu: such a problem on planes of several tiles. `halves`: see packed_halves.
+// packed_lines_forward.cu: such a problem on planes of several tiles. `halves`: see packed_halves.
 template <typename T>
 void launch_packed_lines(const ForwardArguments<T>& args, int halves, const Ss2dGpuPlan& plan,
                          int64_t images, GpuStream stream);

@@ -43,7 +43,7 @@ Ss2dGpuArguments<T> gpu_arguments(const Ss2dProblem& p, const Ss2dGpuPlan& plan)
   args.tile_columns = static_cast<int>(plan.tile_columns);
   args.sum_pitch = static_cast<int>(gpu_sum_pitch(plan.tile_height, plan.tile_width));
   args.pieces = plan.pieces;
-  args.state_rows = plan.state_rows();
+  args.state_rows = plan.state_rows(size);
   args.carries = nullptr;
   args.first_image = 0;
   const auto even = [](auto... values) { return ((values % 2 == 0) && ...); };

@@ -154,11 +154,11 @@ Ss2dGpuWorkspace gpu_workspace(const Ss2dSize& size, const Ss2dGpuPlan& plan) {
   parts.general_parameters = parts_an_image * rows * (size.rank + size.states + 2);
   parts.records = parts.general_records;
   parts.parameters = parts.general_parameters;
-  if (plan.stores_delta) {  // bfloat16 numbers: delta's of a block's channels, and B's and C's
+  if (plan.stores_delta) {  // half numbers: delta's of a block's channels, and B's and C's
     parts.records = places * (kGpuChannels / 2 + 1);
     parts.parameters = parts_an_image * rows * (size.states + 2);
     parts.weights = plan.delta_parts * rows * size.rank;
-  } else if (packs_backward(size)) {  // bfloat16 numbers
+  } else if (packs_backward(size)) {  // half numbers
     parts.records = ceil_div(parts.general_records, int64_t{2});
   }
   // Rounded for the reason above.

@@ -20,8 +20,8 @@ inline constexpr int kGpuSegmentSteps = 7;  // odd: lanes then meet different ba
 inline constexpr int kGpuChunk = kGpuSegments * kGpuSegmentSteps;
 inline constexpr int kGpuMaxWarps = 16;     // of a multiprocessor: 128 registers a thread
 inline constexpr int kGpuPackedWarps = 12;  // likewise, of the packed forward kernel: 168 registers
-inline constexpr int kGpuLineWarps = 16;    // of packed_lines_forward.cu: 128
 inline constexpr int kGpuChains = 4;  // its blocks of several warps, each with 16 barriers of 64
+inline constexpr int kGpuLineWarps = 16;     // of a multiprocessor, of packed_lines_forward.cu
 inline constexpr int kGpuBackwardWarps = 8;  // 255 registers
 // Eights of numbers that a record of the packed kernels has at most; and numbers up to which the backward pass
 // multiplies the gradient of delta on the chip, instead of storing it.
@@ -68,12 +68,14 @@ struct Ss2dGpuPlan {
   int64_t bytes = 0;         // every input read once, every output written once
   int64_t exponentials = 0;  // one a state, two for the softplus, for each pixel, channel and route
 
-  // Rows of a StateTable for a block and route: chunks, or on planes of several tiles, where a lane walks a line,
-  // their segments.
-  int64_t state_rows() const { return pieces > 0 ? chunks * kGpuSegments : chunks; }
+  // Rows of a StateTable for a block and route: chunks, or with one state on planes of several tiles, where a lane may
+  // walk a line, their segments.
+  int64_t state_rows(const Ss2dSize& size) const {
+    return pieces > 0 && size.states == 1 ? chunks * kGpuSegments : chunks;
+  }
   // Floats of an image: of the StateTable, and for one that enters each piece.
   int64_t table_floats(const Ss2dSize& size) const {
-    return blocks_an_image() * size.routes * state_rows() * size.states * kGpuChannels;
+    return blocks_an_image() * size.routes * state_rows(size) * size.states * kGpuChannels;
   }
   int64_t piece_floats(const Ss2dSize& size) const {
     return size.routes * pieces * size.states * size.channels;

@@ -1,6 +1,6 @@
 // ss2d, backward, for half data and one state on planes of several tiles: the steps of packed_backward.cu, a
 // line a lane (gpu_lines.cuh), from the last segment to the first. The states that enter the segments come from the
-// forward pass, the gradients that come back from behind the lines from tile_states.cu.
+// forward pass or another run of it, the gradients that come back from behind the lines from tile_states.cu.
 //
 // Source:    docs/decisions/0032-a-lane-a-line-on-planes-of-tiles.md.
 // Numerics:  as packed_backward.cu.

@@ -47,7 +47,7 @@ __global__ void __launch_bounds__(32 * kGpuLineWarps)
     if (k > 0) __syncthreads();
     for (int group = warp; group < reader.groups(); group += warps) {
       if (group != warp) reader.start(group, 0);
-      const float2 state = entrance.pair(reader.own.line, true);
+      const float2 state = entrance.pair(reader.own.line);
       float h[2] = {kLog2e * state.x, kLog2e * state.y};
       for (int part = 0; part < parts; ++part) {
         float dt[2 * kGpuProducts][2], B[2 * kGpuProducts], C[2 * kGpuProducts];

@@ -225,6 +225,13 @@ INSTANTIATE_TEST_SUITE_P(TypesAndLayouts, SelectiveScanGpu,
 #define SKIP_WITHOUT_GPU \
   if (!have_gpu()) GTEST_SKIP() << "no GPU: " << why_no_gpu()
 
+// Where several cases go through all plans, each takes one of so many on the emulator, for its time, and all on GPUs.
+#ifdef LINESCAN_CUDA_ON_CPU
+constexpr std::size_t kStep = 2;
+#else
+constexpr std::size_t kStep = 1;
+#endif
+
 // All legal plans that `is_meant` accepts, or `step` apart from the `first` on.
 void expect_all_plans_agree(const Case& c, bool (*is_meant)(const SelectiveScanGpuPlan&) = nullptr,
                             std::size_t first = 0, std::size_t step = 1) {
@@ -252,14 +259,9 @@ TEST(SelectiveScanGpuPlans, AllAgreeWithReference) {
       {.batch = 2, .channels = 24, .groups = 2, .length = 70, .states = 5, .initial = true});
 }
 
-// On the emulator, for its time, a plan meets one case of each type: of 5 states the one, of 18 the other.
+// On the emulator a plan meets one case of each type: of 5 states the one, of 18 the other.
 TEST(SelectiveScanGpuPlans, AllForManyStatesAgreeWithReference) {
   SKIP_WITHOUT_GPU;
-#ifdef LINESCAN_CUDA_ON_CPU
-  constexpr std::size_t kStep = 2;
-#else
-  constexpr std::size_t kStep = 1;
-#endif
   std::size_t turn = 0;
   for (const DType dtype : {DType::kBFloat16, DType::kFloat16})
     for (const DType out_dtype : {DType::kFloat32, dtype}) {
@@ -334,8 +336,9 @@ TEST(SelectiveScanGpuPlans, AllForChannelsLastAgreeWithReference) {
 #else
   constexpr std::nullptr_t is_meant = nullptr;
 #endif
+  std::size_t turn = 0;
   for (const DType dtype : {DType::kBFloat16, DType::kFloat16, DType::kFloat32})
-    for (const Layout layout : {Layout::kChannelsLast, Layout::kGaps})
+    for (const Layout layout : {Layout::kChannelsLast, Layout::kGaps}) {
       expect_all_plans_agree({.batch = 2,
                               .channels = dtype == DType::kFloat16 ? 140 : 70,
                               .groups = 2,
@@ -345,7 +348,9 @@ TEST(SelectiveScanGpuPlans, AllForChannelsLastAgreeWithReference) {
                               .layout = layout,
                               .initial = dtype != DType::kFloat16,
                               .out_dtype = layout == Layout::kGaps ? dtype : DType::kFloat32},
-                             is_meant);
+                             is_meant, (turn + turn / 2) % kStep, kStep);
+      ++turn;
+    }
 }
 
 // A sequence whose steps lie in an order of their own: the same numbers elsewhere.

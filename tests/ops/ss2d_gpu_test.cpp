@@ -223,7 +223,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 // Planes of several tiles on every device, whose states can be kept.
 INSTANTIATE_TEST_SUITE_P(LargePlanes, Ss2dGpu,
-                         ::testing::Values(Case{.batch = 2,
+                         ::testing::Values(Case{.batch = 1,
                                                 .channels = 18,
                                                 .height = 62,
                                                 .width = 66,

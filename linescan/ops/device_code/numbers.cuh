@@ -20,6 +20,11 @@ struct Float16 {
   uint16_t bits;
 };
 
+template <typename T>
+inline constexpr DType kDTypeOf = std::is_same_v<T, BFloat16>  ? DType::kBFloat16
+                                  : std::is_same_v<T, Float16> ? DType::kFloat16
+                                                               : DType::kFloat32;
+
 __device__ __forceinline__ float to_float(float x) { return x; }
 __device__ __forceinline__ float to_float(BFloat16 x) {
   return __uint_as_float(static_cast<uint32_t>(x.bits) << 16);

@@ -282,7 +282,7 @@ void backward(const Ss2dProblem& p, const Ss2dGradients& g, const Ss2dGpuPlan& p
     const bool stored = packed && plan.stores_delta;
     args.parameter_sums = {packed ? parts.parameters : parts.weights, plan.block / 32,
                            stored ? 0 : args.rank, false};
-    const int64_t pieces = args.routes * args.pieces * args.states * args.channels;  // of an image
+    const int64_t pieces = plan.piece_floats(size);
     const int64_t slice = packed ? plan.slice : gpu_workspace(size, plan).general_slice(plan.slice);
     // Images that leave sums at once; without pixels or channels there are no blocks.
     const bool none = plan.blocks_an_image() == 0;

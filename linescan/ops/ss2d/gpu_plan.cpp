@@ -80,42 +80,39 @@ int64_t fullest_slice(int64_t blocks_an_image, int64_t resident, int64_t most) {
   return best;
 }
 
-// Warps that keep a multiprocessor busy with the fewest idle ones in a route's last round.
-int64_t choose_warps(int64_t chunks, int64_t blocks_by_memory, int64_t most, int64_t most_chains) {
+// The number of warps, at most `most`, with the highest score; the lower one of nearly equal ones.
+template <class Score>
+int64_t best_warps(int64_t most, const Score& score) {
   int64_t best = 1;
   double best_score = 0;
-  for (int64_t warps = 1; warps <= std::min(most, chunks); ++warps) {
-    const int64_t chains = warps > 1 ? most_chains : most;
-    const int64_t blocks = std::min({blocks_by_memory, chains, most / warps});
-    const double used = static_cast<double>(chunks) / static_cast<double>(round_up(chunks, warps));
-    const double score = static_cast<double>(blocks * warps) * used;
-    if (score > best_score * 1.01) {
-      best = warps;
-      best_score = score;
-    }
+  for (int64_t warps = 1; warps <= most; ++warps) {
+    const double here = score(warps);
+    if (here > best_score * 1.01) best = warps, best_score = here;
   }
   return best;
 }
 
+// Warps that keep a multiprocessor busy with the fewest idle ones in a route's last round.
+int64_t choose_warps(int64_t chunks, int64_t blocks_by_memory, int64_t most, int64_t most_chains) {
+  return best_warps(std::min(most, chunks), [&](int64_t warps) {
+    const int64_t chains = warps > 1 ? most_chains : most;
+    const int64_t blocks = std::min({blocks_by_memory, chains, most / warps});
+    const double used = static_cast<double>(chunks) / static_cast<double>(round_up(chunks, warps));
+    return static_cast<double>(blocks * warps) * used;
+  });
+}
+
 // Of blocks whose lanes walk lines, four lines a warp: warps whose blocks take the least time for a tile.
 int64_t choose_line_warps(const Ss2dGpuPlan& plan, int64_t blocks_by_memory, int64_t most) {
-  const auto rounds = [](int64_t lines, int64_t length, int64_t warps) {
-    return ceil_div(ceil_div(lines, int64_t{kGpuSegments}), warps) *
-           ceil_div(length, int64_t{kGpuSegmentSteps});
-  };
   const int64_t h = plan.tile_height, w = plan.tile_width;
-  int64_t best = 1;
-  double best_score = 0;
-  for (int64_t warps = 1; warps <= most; ++warps) {
+  return best_warps(most, [&](int64_t warps) {
+    const auto rounds = [warps](int64_t lines, int64_t length) {
+      return ceil_div(ceil_div(lines, int64_t{kGpuSegments}), warps) *
+             ceil_div(length, int64_t{kGpuSegmentSteps});
+    };
     const int64_t blocks = std::min(blocks_by_memory, most / warps);
-    const double score = static_cast<double>(blocks) /
-                         static_cast<double>(rounds(h, w, warps) + rounds(w, h, warps));
-    if (score > best_score * 1.01) {
-      best = warps;
-      best_score = score;
-    }
-  }
-  return best;
+    return static_cast<double>(blocks) / static_cast<double>(rounds(h, w) + rounds(w, h));
+  });
 }
 
 // Whether the packed backward kernel takes the problem, if its distances and addresses are even as well.

@@ -187,11 +187,10 @@ void launch_halves(const BackwardArguments<T>& args, int halves, const Ss2dGpuPl
 
 template <typename T>
 bool packs_backward(const BackwardArguments<T>& args) {
-  constexpr DType kData = std::is_same_v<T, BFloat16> ? DType::kBFloat16 : DType::kFloat16;
   return packed_halves(args) > 0 && packed_pairs(args.gx, 2, args.width) &&
          reinterpret_cast<std::uintptr_t>(args.gprojection) % 4 == 0 &&
          int64_t{args.width} * args.channel_groups * kGpuChannels < int64_t{1} << 27 &&
-         (args.gout_dtype == kData || args.gout_dtype == DType::kFloat32) &&
+         (args.gout_dtype == kDTypeOf<T> || args.gout_dtype == DType::kFloat32) &&
          packed_pairs(args.gout, size_of(args.gout_dtype), args.width);
 }
 

@@ -12,8 +12,6 @@
 // Numerics:  state and sums in float; delta's products are exact; dt2 has an absolute error of 1e-7.
 // Reference: reference.cpp beside this file. Chosen by launch_forward in forward.cu.
 
-#include <type_traits>
-
 #include "linescan/ops/ss2d/gpu_packed_results.cuh"
 #include "linescan/ops/ss2d/gpu_recurrence.cuh"
 #include "linescan/ops/ss2d/gpu_states.cuh"
@@ -164,8 +162,7 @@ bool launch_packed_forward(const ForwardArguments<T>& args, const Ss2dGpuPlan& p
   const int halves = packed_halves(args);
   if (halves == 0) return false;
   if (args.out.data != nullptr) {
-    constexpr DType kData = std::is_same_v<T, BFloat16> ? DType::kBFloat16 : DType::kFloat16;
-    if (args.out_dtype != DType::kFloat32 && args.out_dtype != kData) return false;
+    if (args.out_dtype != DType::kFloat32 && args.out_dtype != kDTypeOf<T>) return false;
     if (!packed_pairs(args.out, size_of(args.out_dtype), args.width)) return false;
   }
   if (args.pieces > 0) {

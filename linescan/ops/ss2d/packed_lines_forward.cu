@@ -5,8 +5,6 @@
 // Numerics:  as packed_forward.cu.
 // Reference: reference.cpp beside this file. Chosen by launch_packed_forward in packed_forward.cu.
 
-#include <type_traits>
-
 #include "linescan/ops/ss2d/gpu_lines.cuh"
 #include "linescan/ops/ss2d/gpu_packed_results.cuh"
 #include "linescan/ops/ss2d/gpu_states.cuh"

@@ -123,7 +123,6 @@ template <typename T>
 bool packed_returning_transfers(const Ss2dGpuArguments<T>& args, const GpuPlanes<const void>& gout,
                                 DType gout_dtype, int64_t images, float2* transfers,
                                 GpuStream stream) {
-  constexpr DType kData = std::is_same_v<T, BFloat16> ? DType::kBFloat16 : DType::kFloat16;
   const int halves = packed_halves(args);
   if (halves == 0 || !packed_pairs(gout, size_of(gout_dtype), args.width)) return false;
   const auto run = [&]<typename G>() {
@@ -132,7 +131,7 @@ bool packed_returning_transfers(const Ss2dGpuArguments<T>& args, const GpuPlanes
     launch_transfers<T, G, true>(args, typed, halves, images, transfers, stream);
     return true;
   };
-  if (gout_dtype == kData) return run.template operator()<T>();
+  if (gout_dtype == kDTypeOf<T>) return run.template operator()<T>();
   if (gout_dtype == DType::kFloat32) return run.template operator()<float>();
   return false;
 }

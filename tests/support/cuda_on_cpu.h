@@ -142,6 +142,19 @@ T* offset_bytes(T* base, int a, int b) {
   return reinterpret_cast<T*>(reinterpret_cast<std::uintptr_t>(base) + int64_t{a} * b);
 }
 inline void keep(int&) {}
+template <typename T>
+T* keep_shared(T* address) {
+  return address;
+}
+inline void fma_if(bool yes, float a, float b, float& c) {
+  if (yes) c = std::fma(a, b, c);
+}
+inline void multiply_if(bool yes, float a, float& c) {
+  if (yes) c *= a;
+}
+inline void store_shared_if(bool yes, float2* at, float2 value) {
+  if (yes) *at = value;
+}
 
 inline void barrier_wait(int barrier, int threads) {
   on_cpu::named_barrier(barrier, threads, true);

@@ -46,6 +46,34 @@ __device__ __forceinline__ T* offset_bytes(T* base, int a, int b) {
 // wherever it is used; it does not see through a shuffle.
 __device__ __forceinline__ void keep(int& number) { number = __shfl_sync(kAllLanes, number, 0); }
 
+// Likewise a lane's address in shared memory.
+template <typename T>
+__device__ __forceinline__ T* keep_shared(T* address) {
+  const auto number = static_cast<unsigned>(__cvta_generic_to_shared(address));
+  return static_cast<T*>(
+      __cvta_shared_to_generic(__shfl_sync(kAllLanes, number, static_cast<int>(threadIdx.x) % 32)));
+}
+
+// c += a b, and c *= a, where `yes`: in place, where a condition in C++ becomes copies that are chosen from.
+__device__ __forceinline__ void fma_if(bool yes, float a, float b, float& c) {
+  asm("{\n.reg .pred p;\nsetp.ne.s32 p, %3, 0;\n@p fma.rn.f32 %0, %1, %2, %0;\n}"
+      : "+f"(c)
+      : "f"(a), "f"(b), "r"(static_cast<int>(yes)));
+}
+__device__ __forceinline__ void multiply_if(bool yes, float a, float& c) {
+  asm("{\n.reg .pred p;\nsetp.ne.s32 p, %2, 0;\n@p mul.f32 %0, %0, %1;\n}"
+      : "+f"(c)
+      : "f"(a), "r"(static_cast<int>(yes)));
+}
+// *at = value where `yes`, in shared memory: without a branch, at which everything under way is waited for.
+__device__ __forceinline__ void store_shared_if(bool yes, float2* at, float2 value) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.s32 p, %0, 0;\n@p st.shared.v2.f32 [%1], {%2, %3};\n}" ::"r"(
+          static_cast<int>(yes)),
+      "r"(static_cast<unsigned>(__cvta_generic_to_shared(at))), "f"(value.x), "f"(value.y)
+      : "memory");
+}
+
 // Barriers 1 to 15 of a block, for `threads` threads, whole warps, of which some wait and the others only
 // arrive; what these wrote before is then visible to those that waited.
 __device__ __forceinline__ void barrier_wait(int barrier, int threads) {

@@ -35,10 +35,9 @@ __device__ __forceinline__ float softplus_short(float x) {
   return fmaf(kLn2, log2_approx(1.0f + exp2_approx(-fabsf(x) * kLog2e)), fmaxf(x, 0.0f));
 }
 
-// softplus_short(x) / ln 2.
+// softplus_short of x ln 2, in units of ln 2: log2(1 + 2^x).
 __device__ __forceinline__ float softplus_base2(float x) {
-  const float z = kLog2e * x;
-  return log2_approx(1.0f + exp2_approx(-fabsf(z))) + fmaxf(z, 0.0f);
+  return log2_approx(1.0f + exp2_approx(-fabsf(x))) + fmaxf(x, 0.0f);
 }
 
 // softplus or softplus_short, and the derivative, which is sigmoid(x) (and rounds to 1 above 20).

@@ -257,9 +257,10 @@ void launch_backward(const BackwardArguments<T>& args, const Ss2dGpuPlan& plan, 
       return;
     }
   }
-  launch("ss2d backward", backward_kernel<T>,
-         {plan.blocks_an_image() * images, static_cast<int>(plan.block), plan.shared_bytes}, stream,
-         args);
+  launch(
+      "ss2d backward", backward_kernel<T>,
+      {plan.blocks_an_image() * images, static_cast<int>(plan.general_block()), plan.shared_bytes},
+      stream, args);
   sum_records(args, args.record_sums, args.gprojection, stream);
 }
 
@@ -280,7 +281,8 @@ void backward(const Ss2dProblem& p, const Ss2dGradients& g, const Ss2dGpuPlan& p
     if (!plan.shared_carries) args.carries = parts.carries;
     const bool packed = packs(args);
     const bool stored = packed && plan.stores_delta;
-    args.parameter_sums = {packed ? parts.parameters : parts.weights, plan.block / 32,
+    args.parameter_sums = {packed ? parts.parameters : parts.weights,
+                           (packed ? plan.block : plan.general_block()) / 32,
                            stored ? 0 : args.rank, false};
     const int64_t pieces = plan.piece_floats(size);
     const int64_t slice = packed ? plan.slice : gpu_workspace(size, plan).general_slice(plan.slice);

@@ -72,7 +72,7 @@ struct BlockPlace {
 // of a segment are a constant distance apart.
 struct TileRoute {
   int lines, length, segments_a_line, segments;
-  unsigned inverse;                          // 2^32 / segments_a_line, rounded up
+  int inverse;                               // 2^31 / segments_a_line, unsigned
   int sum_step, sum_line, sum_origin;        // distances and first step in the block's sums
   int pixel_step, pixel_line, pixel_origin;  // and in the plane
   int64_t first_piece, pieces_a_line;        // piece of line l: first_piece + l * pieces_a_line
@@ -87,7 +87,7 @@ struct TileRoute {
     lines = columns ? place.width : place.height;
     length = columns ? place.height : place.width;
     segments_a_line = (length + kGpuSegmentSteps - 1) / kGpuSegmentSteps;
-    inverse = 0xFFFFFFFFu / static_cast<unsigned>(segments_a_line) + 1;
+    inverse = static_cast<int>(static_cast<unsigned>(0x1p31f * reciprocal_approx(segments_a_line)));
     sum_step = columns ? place.pitch : 1;
     sum_line = columns ? 1 : place.pitch;
     pixel_step = columns ? args.width : 1;
@@ -114,8 +114,17 @@ struct TileRoute {
       pixel_line = -pixel_line;
     }
     segments = lines * segments_a_line;
-    for (int* number : {&length, &segments_a_line, &segments, &sum_step, &sum_line, &sum_origin})
+    for (int* number :
+         {&length, &segments_a_line, &segments, &inverse, &sum_step, &sum_line, &sum_origin})
       keep(*number);
+  }
+  // The line of a segment: index + 1/2, by the approximate inverse, is far enough from the next one's for a million.
+  __device__ __forceinline__ int line_of(int index) const {
+    return static_cast<int>(__umulhi(2 * index + 1, inverse));
+  }
+  // Places from the route's first step to that of a segment, in the plane.
+  __device__ __forceinline__ int pixels_to(int line, int part) const {
+    return line * pixel_line + part * (kGpuSegmentSteps * pixel_step);
   }
   __device__ __forceinline__ int chunks() const {
     return (segments + kGpuSegments - 1) / kGpuSegments;
@@ -130,8 +139,7 @@ struct Segment {
   Segment() = default;
   __device__ __forceinline__ Segment(const TileRoute& route, int index) {
     const int inside = min(index, route.segments - 1);
-    // Exact while the product is below 2^32; a tile has some hundred segments.
-    line = route.segments_a_line == 1 ? inside : static_cast<int>(__umulhi(inside, route.inverse));
+    line = route.line_of(inside);
     position = (inside - line * route.segments_a_line) * kGpuSegmentSteps;
     valid = index == inside ? min(kGpuSegmentSteps, route.length - position) : 0;
   }

@@ -22,21 +22,27 @@ struct RecordSums {
       return offset_bytes(offset_bytes(first, line_number, line), position, step);
     }
   };
+  // Of the block's image and channels: the records of route k, from the first pixel on.
+  template <typename T>
+  __device__ __forceinline__ Number* of_block(const Ss2dGpuArguments<T>& args,
+                                              const BlockPlace& place, int k) const {
+    const int64_t pixels = static_cast<int64_t>(args.height) * args.width;
+    return data + (place.group * slots + place.slot) * pixels * (args.routes * args.record) +
+           k * args.record;
+  }
   template <typename T>
   __device__ __forceinline__ Route route(const Ss2dGpuArguments<T>& args, const BlockPlace& place,
                                          const TileRoute& route, int k) const {
-    const int64_t pixels = static_cast<int64_t>(args.height) * args.width;
     const int record = args.routes * args.record;
-    const int64_t pixel = (place.group * slots + place.slot) * pixels + route.pixel_origin;
     constexpr int kBytes = sizeof(Number);
-    return {data + pixel * record + k * args.record, route.pixel_line * record * kBytes,
-            route.pixel_step * record * kBytes};
+    return {of_block(args, place, k) + int64_t{route.pixel_origin} * record,
+            route.pixel_line * record * kBytes, route.pixel_step * record * kBytes};
   }
 };
 
 // Stores numbers kDepth * part + g and + 8, below `end`, of the records of product j: steps 2 j and
-// 2 j + 1 (kMost of the part at most) of a segment of `valid` steps that begins at `position` of a line.
-template <typename Number, int kMost = kDepth>
+// 2 j + 1 of a segment of `valid` steps that begins at `position` of a line.
+template <typename Number>
 __device__ __forceinline__ void store_records(const typename RecordSums<Number>::Route& to,
                                               int line, int position, int valid, int part, int j,
                                               int end, const float (&record)[4]) {
@@ -47,7 +53,7 @@ __device__ __forceinline__ void store_records(const typename RecordSums<Number>:
     Number* at = to.at(line, position + 2 * j + i) + number;
     const bool inside = 2 * j + i < valid;
     if (inside && number < end) at[0] = from_float<Number>(record[i]);
-    if (kMost > 8 && inside && number + 8 < end) at[8] = from_float<Number>(record[2 + i]);
+    if (inside && number + 8 < end) at[8] = from_float<Number>(record[2 + i]);
   }
 }
 
@@ -122,10 +128,10 @@ struct ParameterSums {
         if (exists[i] && threadIdx.x % 4 == 0)
           for (int n = 0; n < states; ++n) data[i][rank + n] = 0;
     }
-    __device__ __forceinline__ void store_A(const bool (&exists)[2],
-                                            const float (&values)[2]) const {
+    __device__ __forceinline__ void store_A(const bool (&exists)[2], const float (&values)[2],
+                                            float unit) const {
       for (int i = 0; i < 2; ++i) {
-        const float sum = over_segments(values[i]);
+        const float sum = unit * over_segments(values[i]);
         if (exists[i] && threadIdx.x % 4 == 0) put(data[i][rank], sum);
       }
     }

@@ -14,7 +14,7 @@ namespace linescan {
 template <typename T, typename Input, int kHalves>
 struct LineReader {
   const TileRoute& route;
-  RecordWalk<T, kHalves> record_walk;
+  RecordWalk<T, kHalves, false> record_walk;
   PlaneWalk<const Input> input_walk;
   SegmentCursor own, column;  // of the lane's line, and of that whose records it multiplies
   bool exists = false;        // whether the lane's line does; else it repeats the last one

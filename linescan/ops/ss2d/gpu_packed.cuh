@@ -53,32 +53,14 @@ bool packed_pairs(const GpuPlanes<T>& planes, int64_t element_bytes, int64_t wid
          width * planes.pixel * element_bytes < (int64_t{1} << 28);  // seven of them in 32 bits
 }
 
-// The segment of a route that a lane is at; moves on by as many segments every time.
+// The segment of a route that a lane is at.
 struct SegmentCursor {
   int line = 0, part = 0;  // part: of the line, in segments
 
   SegmentCursor() = default;
-  __device__ __forceinline__ SegmentCursor(const TileRoute& route, int index) {
-    line = route.segments_a_line == 1 ? index : static_cast<int>(__umulhi(index, route.inverse));
-    part = index - line * route.segments_a_line;
-  }
+  __device__ __forceinline__ SegmentCursor(const TileRoute& route, int index)
+      : line(route.line_of(index)), part(index - line * route.segments_a_line) {}
 
-  __device__ __forceinline__ void advance(const TileRoute& route, int lines, int parts) {
-    line += lines;
-    part += parts;
-    if (part >= route.segments_a_line) {
-      part -= route.segments_a_line;
-      ++line;
-    }
-  }
-  __device__ __forceinline__ void retreat(const TileRoute& route, int lines, int parts) {
-    line -= lines;
-    part -= parts;
-    if (part < 0) {
-      part += route.segments_a_line;
-      --line;
-    }
-  }
   template <bool kWhole>
   __device__ __forceinline__ int last_step(const TileRoute& route) const {
     constexpr int kLast = kGpuSegmentSteps - 1;
@@ -91,31 +73,32 @@ struct SegmentCursor {
   }
 };
 
-// A tensor of planes as a lane sees it on one route: where its first channel is at the route's first
-// step, and bytes from step to step, line to line, segment to segment.
+// A tensor of planes as a lane sees it on one route.
 template <typename T>
 struct PlaneWalk {
-  T* first;
-  int step, line, part;
+  T* first;         // its first channel at the route's first step
+  int pixel_bytes;  // from pixel to pixel
 
   __device__ __forceinline__ PlaneWalk(T* plane, int64_t pixel, const TileRoute& route)
       : first(plane + route.pixel_origin * pixel),
-        step(route.pixel_step * static_cast<int>(pixel * sizeof(T))),
-        line(route.pixel_line * static_cast<int>(pixel * sizeof(T))),
-        part(kGpuSegmentSteps * step) {}
-  __device__ __forceinline__ T* at(int line_number, int part_number) const {
-    return offset_bytes(offset_bytes(first, line_number, line), part_number, part);
+        pixel_bytes(static_cast<int>(pixel * sizeof(T))) {}
+  __device__ __forceinline__ int step(const TileRoute& route) const {
+    return route.pixel_step * pixel_bytes;
+  }
+  __device__ __forceinline__ T* at(const TileRoute& route, int line, int part) const {
+    return offset_bytes(first, route.pixels_to(line, part), pixel_bytes);
   }
   // Calls use(t, address of step t) for the steps of a segment that begins at `from`; steps behind
   // `last` are at the last one.
   template <class Use>
-  __device__ __forceinline__ void each_step(T* from, int last, const Use& use) const {
+  __device__ __forceinline__ void each_step(const TileRoute& route, T* from, int last,
+                                            const Use& use) const {
     using Byte = std::conditional_t<std::is_const_v<T>, const char, char>;
     auto* at = reinterpret_cast<Byte*>(from);
 #pragma unroll
     for (int t = 0; t < kGpuSegmentSteps; ++t) {
       use(t, reinterpret_cast<T*>(at));
-      if (t < last) at += step;
+      if (t < last) at += step(route);
     }
   }
 };
@@ -134,7 +117,7 @@ template <bool kWhole, typename T>
 __device__ __forceinline__ void load_steps(Two<T> (&values)[kGpuSegmentSteps],
                                            const PlaneWalk<const T>& walk, const TileRoute& route,
                                            const SegmentCursor& cursor) {
-  walk.each_step(walk.at(min(cursor.line, route.lines - 1), cursor.part),
+  walk.each_step(route, walk.at(route, min(cursor.line, route.lines - 1), cursor.part),
                  cursor.template last_step<kWhole>(route),
                  [&](int t, const T* at) { values[t] = read_two(at); });
 }
@@ -156,11 +139,12 @@ struct RecordColumns {
   }
 };
 
-// Where a lane reads them.
-template <typename T, int kHalves>
+// Where a lane reads them. kWhole: all segments are whole.
+template <typename T, int kHalves, bool kWhole>
 struct RecordWalk {
   PlaneWalk<const T> walk;
   int last_half;  // numbers from a column's first word to its last: numbers past the end repeat the last
+  int odd;        // whether the lane's columns are odd steps, which kWhole has in `walk`
 
   __device__ __forceinline__ RecordWalk(const Ss2dGpuArguments<T>& args, const BlockPlace& place,
                                         const TileRoute& route, int k)
@@ -174,20 +158,22 @@ struct RecordWalk {
     const int own = kHalves == 1 ? last : 2 * q;
     walk.first += own;
     last_half = last - own;
+    odd = threadIdx.x / 4 & 1;
+    if (kWhole) walk.first = offset_bytes(walk.first, odd, walk.step(route));
   }
 
-  template <bool kWhole>
+  template <bool kWholeSegment = kWhole>
   __device__ __forceinline__ void load(RecordColumns<T, kHalves>& columns, const TileRoute& route,
                                        const SegmentCursor& cursor) const {
-    const int odd = threadIdx.x / 4 & 1, last = cursor.template last_step<kWhole>(route);
-    const T* first = walk.at(min(cursor.line, route.lines - 1), cursor.part);
+    const int last = cursor.template last_step<kWholeSegment>(route);
+    const T* first = walk.at(route, min(cursor.line, route.lines - 1), cursor.part);
     // An odd column of the last product would be a step too far: there, the last step.
-    if (kWhole) first = offset_bytes(first, odd, walk.step);
+    if (kWholeSegment && !kWhole) first = offset_bytes(first, odd, walk.step(route));
 #pragma unroll
     for (int j = 0; j < kGpuProducts; ++j) {
       const bool beyond = 2 * j + 1 >= kGpuSegmentSteps;
-      const int step = !kWhole ? min(2 * j + odd, last) : beyond ? 2 * j - odd : 2 * j;
-      const T* at = offset_bytes(first, step, walk.step);
+      const int step = !kWholeSegment ? min(2 * j + odd, last) : beyond ? 2 * j - odd : 2 * j;
+      const T* at = offset_bytes(first, step, walk.step(route));
 #pragma unroll
       for (int half = 0; half < kHalves; ++half) {
         const T* word = at + (half == kHalves - 1 && half > 0 ? last_half : 8 * half);
@@ -203,7 +189,7 @@ template <typename T, int kHalves>
 struct PackedWeights {
   static constexpr int kParts = (kHalves + 1) / 2;
   FragmentA<T> parts[kParts];
-  float bias[4];
+  float bias[2];  // in units of ln 2
 
   __device__ __forceinline__ PackedWeights(const Ss2dGpuArguments<T>& args, const BlockPlace& place,
                                            int k) {
@@ -218,22 +204,21 @@ struct PackedWeights {
         const unsigned word = __ldg(reinterpret_cast<const unsigned*>(at));
         parts[part].words[i] = r < args.rank ? word : 0u;
       }
-    // Four numbers of their own: equal ones would be copied together before every product.
-    const int lane = threadIdx.x % 32;
-#pragma unroll
-    for (int i = 0; i < 4; ++i)
-      bias[i] = __shfl_sync(kAllLanes, args.dt_bias[row + (i >> 1)], lane);
+    for (int i = 0; i < 2; ++i) bias[i] = kLog2e * args.dt_bias[row + i];
   }
 
-  // delta of the lane's two channels at its segment's steps; the step behind the last is padding.
+  // What softplus makes delta of, in units of ln 2, for the lane's two channels at its segment's steps; the step behind
+  // the last is padding.
   __device__ __forceinline__ void multiply(const RecordColumns<T, kHalves>& columns,
                                            float (&delta)[2 * kGpuProducts][2]) const {
 #pragma unroll
     for (int j = 0; j < kGpuProducts; ++j) {
+      constexpr float kZero[4] = {};
       float sum[4];
-      columns.template multiply<0>(sum, parts[0], j, bias);
+      columns.template multiply<0>(sum, parts[0], j, kZero);
       add_parts<1>(sum, columns, j);
-      for (int i = 0; i < 4; ++i) delta[2 * j + (i & 1)][i >> 1] = sum[i];
+      for (int i = 0; i < 4; ++i)
+        delta[2 * j + (i & 1)][i >> 1] = fmaf(kLog2e, sum[i], bias[i >> 1]);
     }
   }
   template <int kPart>
@@ -279,23 +264,22 @@ struct PackedFactors {
 // sixteen of them, and a multiprocessor has 64.
 template <bool kSolo>
 struct StateChain {
-  float2* slots;  // [chunks, 8]
+  float2* slots;  // [chunks, 8], of the lane's g
   int warp, from;
 
-  __device__ __forceinline__ StateChain(void* memory, bool backward)
-      : slots(static_cast<float2*>(memory)), warp(threadIdx.x / 32) {
-    const int warps = blockDim.x / 32;
+  __device__ __forceinline__ StateChain(void* memory, int warp, int warps, bool backward)
+      : slots(keep_shared(static_cast<float2*>(memory) + threadIdx.x % 32 / 4)), warp(warp) {
     from = backward ? (warp + 1 == warps ? 0 : warp + 1) : (warp == 0 ? warps : warp) - 1;
   }
 
   // What chunk `giver` gave.
-  __device__ __forceinline__ float2 take(int giver, int g) const {
+  __device__ __forceinline__ float2 take(int giver) const {
     barrier_wait(1 + from, 64);
-    return slots[giver * (kGpuChannels / 2) + g];
+    return slots[giver * (kGpuChannels / 2)];
   }
   // `state` is that of lane `source` of each g. The next give() waits, along the chain, for its taker.
-  __device__ __forceinline__ void give(int chunk, int g, int q, int source, float2 state) {
-    if (q == source) slots[chunk * (kGpuChannels / 2) + g] = state;
+  __device__ __forceinline__ void give(int chunk, int q, int source, float2 state) const {
+    store_shared_if(q == source, slots + chunk * (kGpuChannels / 2), state);
     barrier_arrive(1 + warp, 64);
   }
 };
@@ -303,9 +287,9 @@ template <>
 struct StateChain<true> {
   float2 carried = {0, 0};
 
-  __device__ __forceinline__ StateChain(void*, bool) {}
-  __device__ __forceinline__ float2 take(int, int) const { return carried; }
-  __device__ __forceinline__ void give(int, int, int, int source, float2 state) {
+  __device__ __forceinline__ StateChain(void*, int, int, bool) {}
+  __device__ __forceinline__ float2 take(int) const { return carried; }
+  __device__ __forceinline__ void give(int, int, int source, float2 state) {
     carried.x = __shfl_sync(kAllLanes, state.x, source, kGpuSegments);
     carried.y = __shfl_sync(kAllLanes, state.y, source, kGpuSegments);
   }
@@ -343,7 +327,10 @@ struct SegmentSums {
   }
   __device__ __forceinline__ float2 read(int t) const { return *at(t); }
   __device__ __forceinline__ void write(int t, float2 sum) const {
-    if (t < valid) *at(t) = sum;
+    if (kWhole)
+      store_shared_if(valid > 0, at(t), sum);
+    else if (t < valid)
+      *at(t) = sum;
   }
   __device__ __forceinline__ void write(const float2 (&all)[kGpuSegmentSteps]) const {
 #pragma unroll

@@ -41,8 +41,11 @@ __device__ __forceinline__ FragmentB<T> channel_pairs(const float (&to_B)[2],
 template <typename T>
 struct MultipliedGradients {
   FragmentA<T> weights, ones;
-  typename RecordSums<T>::Route sums;
-  int record;
+  PlaneWalk<T>
+      walk;     // of the records' sums, from the number that is the lane's row of the products
+  T* at;        // of the segment's first step
+  int step;     // bytes from step to step
+  bool stores;  // whether there is such a number
   uint32_t rows[kGpuProducts];      // of the records: numbers are columns of a sum over the steps
   uint32_t steps[kGpuProducts][2];  // gdelta of a product's two steps, for either channel
   float g_weight[4] = {};
@@ -52,24 +55,32 @@ struct MultipliedGradients {
                                                  int k)
       : weights(weight_columns<T>(args, place, k, 0)),
         ones(channel_ones(args, place, args.rank, args.rank + 1)),
-        sums(args.packed_record_sums.route(args, place, route, k)),
-        record(args.record) {}
-  __device__ __forceinline__ void start_chunk(const RecordColumns<T, 1>& records,
-                                              const SegmentCursor&) {
+        walk(args.packed_record_sums.of_block(args, place, k) + row(),
+             int64_t{args.routes} * args.record, route),
+        stores(row() < args.record) {}
+  __device__ __forceinline__ static int row() { return static_cast<int>(threadIdx.x) % 32 / 4; }
+  __device__ __forceinline__ void start_chunk(const RecordColumns<T, 1>& records) {
 #pragma unroll
     for (int j = 0; j < kGpuProducts; ++j) rows[j] = transpose_8x8(records.words[j][0]);
   }
+  __device__ __forceinline__ void start_walk(const TileRoute& route, const SegmentCursor& here) {
+    at = walk.at(route, here.line, here.part);
+    step = walk.step(route);
+  }
   // Of the steps 2 j and 2 j + 1: g_delta [step, channel], and sums over the lane's two channels.
-  __device__ __forceinline__ void take(int j, const SegmentCursor& here, int valid,
-                                       const float (&g_delta)[2][2], const float (&to_B)[2],
-                                       const float (&to_C)[2]) {
+  __device__ __forceinline__ void take(int j, int valid, const float (&g_delta)[2][2],
+                                       const float (&to_B)[2], const float (&to_C)[2]) {
     for (int i = 0; i < 2; ++i) steps[j][i] = pair_from_floats<T>(g_delta[0][i], g_delta[1][i]);
     const FragmentB<T> deltas = {{transpose_8x8(steps[j][0]), transpose_8x8(steps[j][1])}};
     float product[4] = {};
     multiply(product, weights, deltas, product);
     multiply(product, ones, channel_pairs<T>(to_B, to_C), product);
-    store_records<T, 8>(sums, here.line, here.part * kGpuSegmentSteps, valid, 0, j, record,
-                        product);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int t = 2 * j + i;
+      if (t < kGpuSegmentSteps && t < valid && stores)
+        *offset_bytes(at, t, step) = from_float<T>(product[i]);
+    }
   }
   __device__ __forceinline__ void finish_chunk() {  // sums over the steps
 #pragma unroll
@@ -92,8 +103,9 @@ struct StoredGradients {
   PlaneWalk<T> walk;
   PlaneWalk<uint32_t> factor_walk;
   bool inside;  // whether the lane's channels exist
-  T* at;
+  T* at;        // of the segment's first step; bytes from step to step
   uint32_t* factors_at;
+  int step, factor_step;
 
   __device__ __forceinline__ StoredGradients(const BackwardArguments<T>& args,
                                              const BlockPlace& place, const TileRoute& route, int k)
@@ -103,14 +115,15 @@ struct StoredGradients {
         factor_walk(args.delta_gradient.factors_of_block(place, k), 1, route),
         inside(place.group * kGpuChannels + 2 * (static_cast<int>(threadIdx.x) % 32 / 4) <
                args.channels) {}
-  __device__ __forceinline__ void start_chunk(const RecordColumns<T, kHalves>&,
-                                              const SegmentCursor& here) {
-    at = walk.at(here.line, here.part);
-    factors_at = factor_walk.at(here.line, here.part);
+  __device__ __forceinline__ void start_chunk(const RecordColumns<T, kHalves>&) {}
+  __device__ __forceinline__ void start_walk(const TileRoute& route, const SegmentCursor& here) {
+    at = walk.at(route, here.line, here.part);
+    factors_at = factor_walk.at(route, here.line, here.part);
+    step = walk.step(route);
+    factor_step = factor_walk.step(route);
   }
-  __device__ __forceinline__ void take(int j, const SegmentCursor&, int valid,
-                                       const float (&g_delta)[2][2], const float (&to_B)[2],
-                                       const float (&to_C)[2]) {
+  __device__ __forceinline__ void take(int j, int valid, const float (&g_delta)[2][2],
+                                       const float (&to_B)[2], const float (&to_C)[2]) {
     const FragmentB<T> factors = channel_pairs<T>(to_B, to_C);
     const int factors_valid = threadIdx.x % 32 < kGpuSegments ? valid : 0;
     float sums[4] = {};  // of B at the two steps, of C: in the first row's lanes
@@ -121,8 +134,8 @@ struct StoredGradients {
       if (t >= kGpuSegmentSteps) continue;
       const uint32_t deltas = inside ? pair_from_floats<T>(g_delta[i][0], g_delta[i][1]) : 0u;
       const uint32_t both = pair_from_floats<T>(sums[i], sums[2 + i]);
-      if (t < valid) *reinterpret_cast<uint32_t*>(offset_bytes(at, t, walk.step)) = deltas;
-      if (t < factors_valid) *offset_bytes(factors_at, t, factor_walk.step) = both;
+      if (t < valid) *reinterpret_cast<uint32_t*>(offset_bytes(at, t, step)) = deltas;
+      if (t < factors_valid) *offset_bytes(factors_at, t, factor_step) = both;
     }
   }
   __device__ __forceinline__ void finish_chunk() {}
@@ -137,22 +150,26 @@ using PackedGradients = std::conditional_t<8 * kHalves <= kGpuOnChipNumbers, Mul
 // A lane's channels on a segment, and the way back through it.
 template <typename T, typename G>
 struct BackwardSegment {
-  float dt[kGpuSegmentSteps][2], a[kGpuSegmentSteps][2];
+  float dt[kGpuSegmentSteps][2];  // in units of ln 2
+  float a[kGpuSegmentSteps][2];
   float h[kGpuSegmentSteps + 1][2];  // h[t] enters step t
-  float B[2 * kGpuProducts], C[2 * kGpuProducts];
+  float B[2 * kGpuProducts];         // times ln 2
+  float C[2 * kGpuProducts];
   Two<T> x[kGpuSegmentSteps];
   Two<G> gy[kGpuSegmentSteps];
 
-  // dt and a from delta: steps behind `valid` have size zero.
+  // dt and a from delta, and B in their units: steps behind `valid` have size zero.
   __device__ __forceinline__ void find_factors(const float (&delta)[2 * kGpuProducts][2],
-                                               const float (&rate)[2], int valid) {
+                                               const float (&A)[2], int valid) {
 #pragma unroll
-    for (int t = 0; t < kGpuSegmentSteps; ++t)
+    for (int t = 0; t < kGpuSegmentSteps; ++t) {
+      B[t] *= kLn2;
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        dt[t][i] = t < valid ? softplus_short(delta[t][i]) : 0.0f;
-        a[t][i] = exp2_approx(dt[t][i] * rate[i]);
+        dt[t][i] = t < valid ? softplus_base2(delta[t][i]) : 0.0f;
+        a[t][i] = exp2_approx(dt[t][i] * A[i]);
       }
+    }
   }
   // The other states of channel i from the one that enters.
   __device__ __forceinline__ void find_states(int i, float entering) {
@@ -166,7 +183,8 @@ struct BackwardSegment {
 // What a lane sums up along a route for the parameters of its two channels.
 struct ChannelGradients {
   float A[2];  // the parameter itself
-  float g_bias[2] = {}, g_A[2] = {}, g_D[2] = {};
+  float g_bias[2] = {}, g_D[2] = {};
+  float g_A[2] = {};  // over ln 2
 };
 
 // Walks back through a segment; `c` is the gradient that comes back from behind it, and becomes that which leaves
@@ -174,8 +192,10 @@ struct ChannelGradients {
 template <typename T, typename G, class Sums, class Gradients>
 __device__ __forceinline__ void walk_back(const BackwardSegment<T, G>& s, float (&c)[2],
                                           ChannelGradients& parameters, const Sums& sums,
-                                          Gradients& gradients, const SegmentCursor& here,
-                                          int valid) {
+                                          Gradients& gradients, const TileRoute& route,
+                                          const SegmentCursor& here, int valid) {
+  const float A[2] = {kLn2 * parameters.A[0], kLn2 * parameters.A[1]};
+  gradients.start_walk(route, here);
   // One step back; to_B and to_C are sums over the lane's two channels.
   const auto step_back = [&](int t, float2& sum, float(&g_delta)[2], float& to_B, float& to_C) {
     to_B = to_C = 0;
@@ -185,14 +205,15 @@ __device__ __forceinline__ void walk_back(const BackwardSegment<T, G>& s, float 
       const float gh = fmaf(s.C[t], s.gy[t][i], c[i]), gh_dt = gh * s.dt[t][i];
       c[i] = s.a[t][i] * gh;
       const float through = c[i] * s.h[t][i], from_B = gh * s.B[t];
-      const float slope = 1.0f - exp2_approx(-kLog2e * s.dt[t][i]);  // sigmoid(delta)
+      const float slope = fmaf(-kLog2e, exp2_approx(-s.dt[t][i]), kLog2e);  // sigmoid(delta) / ln 2
       parameters.g_A[i] = fmaf(s.dt[t][i], through, parameters.g_A[i]);
       to_x[i] = gh_dt * s.B[t];
-      g_delta[i] = slope * fmaf(parameters.A[i], through, from_B * s.x[t][i]);
+      g_delta[i] = slope * fmaf(A[i], through, from_B * s.x[t][i]);
       parameters.g_bias[i] += g_delta[i];
       to_B = fmaf(gh_dt, s.x[t][i], to_B);
       to_C = fmaf(s.gy[t][i], s.h[t + 1][i], to_C);
     }
+    to_B *= kLn2;
     sum = make_float2(sum.x + to_x[0], sum.y + to_x[1]);
   };
   const auto read_sums = [&](int j, float2(&pair)[2]) {
@@ -218,16 +239,20 @@ __device__ __forceinline__ void walk_back(const BackwardSegment<T, G>& s, float 
       const int t = 2 * j + i;
       if (t < kGpuSegmentSteps) sums.write(t, pair[i]);
     }
-    gradients.take(j, here, valid, g_delta, to_B, to_C);
+    gradients.take(j, valid, g_delta, to_B, to_C);
   }
   gradients.finish_chunk();
 }
 
 // The sums of a segment become gx, when the last route has added to them.
 template <typename T, class Sums>
-__device__ __forceinline__ void write_gx(const PlaneWalk<T>& gx, const SegmentCursor& here,
+__device__ __forceinline__ void write_gx(const BackwardArguments<T>& args, const BlockPlace& place,
+                                         const TileRoute& route, const SegmentCursor& here,
                                          int valid, bool inside, const Sums& sums) {
-  gx.each_step(gx.at(here.line, here.part), kGpuSegmentSteps - 1, [&](int t, T* at) {
+  const PlaneWalk<T> gx(args.gx.data + place.image * args.gx.batch + lane_channel(args, place),
+                        args.gx.pixel, route);
+  T* const from = gx.at(route, here.line, here.part);
+  gx.each_step(route, from, kGpuSegmentSteps - 1, [&](int t, T* at) {
     const float2 sum = sums.read(t);
     const unsigned word = pair_from_floats<T>(sum.x, sum.y);
     if (t < valid && inside) *reinterpret_cast<unsigned*>(at) = word;

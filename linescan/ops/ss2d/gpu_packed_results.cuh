@@ -6,26 +6,40 @@
 
 namespace linescan {
 
-// Writes the first `valid` steps of the lane's two channels, which count in units of ln 2, to `out`.
+// Writes the lane's two channels to `out`, on one route.
 template <typename T>
-__device__ __forceinline__ void write_results(const ForwardArguments<T>& args,
-                                              const BlockPlace& place, const TileRoute& route,
-                                              const SegmentCursor& here, int valid,
-                                              const float2 (&result)[kGpuSegmentSteps]) {
-  const auto write = [&]<typename Out>() {
-    const auto planes = args.template out_as<Out>();
-    const PlaneWalk<Out> walk(planes.data + place.image * planes.batch + lane_channel(args, place),
-                              planes.pixel, route);
-    Out* first = walk.at(here.line, here.part);
+struct ResultWalk {
+  const TileRoute& route;
+  PlaneWalk<char> walk;
+  bool wide;  // float32
+
+  __device__ __forceinline__ ResultWalk(const ForwardArguments<T>& args, const BlockPlace& place,
+                                        const TileRoute& route)
+      : route(route),
+        walk(static_cast<char*>(args.out.data), args.out.pixel * size_of_result(args), route),
+        wide(args.out_dtype == DType::kFloat32) {
+    walk.first += (place.image * args.out.batch + lane_channel(args, place)) * size_of_result(args);
+  }
+  __device__ __forceinline__ static int size_of_result(const ForwardArguments<T>& args) {
+    return args.out_dtype == DType::kFloat32 ? sizeof(float) : sizeof(T);
+  }
+  // The first `valid` steps of a segment, of sums that count in units of ln 2.
+  __device__ __forceinline__ void write(const SegmentCursor& here, int valid,
+                                        const float2 (&sums)[kGpuSegmentSteps]) const {
+    char* const begin = walk.at(route, here.line, here.part);
+    const int step = walk.step(route);
+    const auto each = [&](const auto& store) {
 #pragma unroll
-    for (int t = 0; t < kGpuSegmentSteps; ++t) {
-      const Pack<Out, 2> pair = {from_float<Out>(kLn2 * result[t].x),
-                                 from_float<Out>(kLn2 * result[t].y)};
-      if (t < valid) *reinterpret_cast<Pack<Out, 2>*>(offset_bytes(first, t, walk.step)) = pair;
-    }
-  };
-  args.out_dtype == DType::kFloat32 ? write.template operator()<float>()
-                                    : write.template operator()<T>();
-}
+      for (int t = 0; t < kGpuSegmentSteps; ++t)
+        if (t < valid) store(offset_bytes(begin, t, step), kLn2 * sums[t].x, kLn2 * sums[t].y);
+    };
+    if (wide)
+      each([](char* at, float x, float y) { *reinterpret_cast<float2*>(at) = make_float2(x, y); });
+    else
+      each([](char* at, float x, float y) {
+        *reinterpret_cast<uint32_t*>(at) = pair_from_floats<T>(x, y);
+      });
+  }
+};
 
 }  // namespace linescan

@@ -211,11 +211,13 @@ Ss2dGpuPlan plan(const Ss2dSize& size, Pass pass, const Gpu& gpu) {
   };
   const bool lines =
       plan.pieces > 0 && (pass == Pass::kForward ? plan.packed : packs_backward(size));
-  const int64_t most = pass == Pass::kBackward ? kGpuBackwardWarps
-                       : lines                 ? kGpuLineWarps
-                       : plan.packed           ? kGpuPackedWarps
-                                               : kGpuMaxWarps;
-  const int64_t most_chains = plan.packed && !lines ? kGpuChains : most;
+  const bool backward = pass == Pass::kBackward;
+  const bool chains = !lines && (backward ? packs_backward(size) : plan.packed);
+  const int64_t most = chains     ? kGpuPackedWarps
+                       : backward ? kGpuBackwardWarps
+                       : lines    ? kGpuLineWarps
+                                  : kGpuMaxWarps;
+  const int64_t most_chains = chains ? kGpuChains : most;
   const int64_t blocks_by_memory = blocks_of(sums + hand_over(1));
   const int64_t warps = lines ? choose_line_warps(plan, blocks_by_memory, most)
                               : choose_warps(plan.chunks, blocks_by_memory, most, most_chains);

@@ -18,11 +18,16 @@ inline constexpr int kGpuChannels = 16;     // channels of a block
 inline constexpr int kGpuSegments = 4;      // neighbouring lanes that share a chunk
 inline constexpr int kGpuSegmentSteps = 7;  // odd: lanes then meet different banks
 inline constexpr int kGpuChunk = kGpuSegments * kGpuSegmentSteps;
-inline constexpr int kGpuMaxWarps = 16;     // of a multiprocessor: 128 registers a thread
-inline constexpr int kGpuPackedWarps = 12;  // likewise, of the packed forward kernel: 168 registers
-inline constexpr int kGpuChains = 4;  // its blocks of several warps, each with 16 barriers of 64
-inline constexpr int kGpuLineWarps = 16;     // of a multiprocessor, of packed_lines_forward.cu
-inline constexpr int kGpuBackwardWarps = 8;  // 255 registers
+// Warps of a multiprocessor:
+inline constexpr int kGpuMaxWarps = 16;  // of the general forward kernel: 128 registers a thread
+inline constexpr int kGpuBackwardWarps =
+    8;  // and the backward one, and packed_lines_backward.cu: 255
+inline constexpr int kGpuPackedWarps = 12;  // of packed_forward.cu and packed_backward.cu: 168
+inline constexpr int kGpuLineWarps = 16;    // of packed_lines_forward.cu
+// Blocks of several warps of a multiprocessor, of the packed kernels on one tile: each of their warps has a barrier
+// of its own, and a block that names barriers claims 16 of 64.
+inline constexpr int kGpuChains = 4;
+static_assert(kGpuPackedWarps <= 15);
 // Eights of numbers that a record of the packed kernels has at most; and numbers up to which the backward pass
 // multiplies the gradient of delta on the chip, instead of storing it.
 inline constexpr int kGpuMostHalves = 9;
@@ -79,6 +84,10 @@ struct Ss2dGpuPlan {
   }
   int64_t piece_floats(const Ss2dSize& size) const {
     return size.routes * pieces * size.states * size.channels;
+  }
+  // Threads of a block of the general kernels, which run in the packed ones' place.
+  int64_t general_block() const {
+    return pass == Pass::kBackward ? std::min<int64_t>(block, 32 * kGpuBackwardWarps) : block;
   }
   int64_t blocks_an_image() const { return channel_groups * tile_rows * tile_columns; }
   bool operator==(const Ss2dGpuPlan&) const = default;

@@ -10,10 +10,6 @@ namespace linescan {
 struct Transfer {
   float factor = 1, offset = 0;
 
-  // First `earlier`, then this.
-  __device__ __forceinline__ Transfer after(Transfer earlier) const {
-    return {factor * earlier.factor, fmaf(factor, earlier.offset, offset)};
-  }
   __device__ __forceinline__ float apply(float h) const { return fmaf(factor, h, offset); }
 };
 
@@ -32,7 +28,9 @@ __device__ __forceinline__ Transfer scan_segments(Transfer own, int q) {
 #pragma unroll
   for (int by = 1; by < kGpuSegments; by *= 2) {
     const Transfer other = kBackward ? shuffle_down(own, by) : shuffle_up(own, by);
-    if (kBackward ? q + by < kGpuSegments : q >= by) own = own.after(other);
+    const bool others = kBackward ? q + by < kGpuSegments : q >= by;
+    fma_if(others, own.factor, other.offset, own.offset);
+    multiply_if(others, other.factor, own.factor);
   }
   return own;
 }

@@ -23,13 +23,15 @@ namespace linescan {
 namespace {
 
 template <typename T, typename G, int kHalves, bool kWhole, bool kSolo>
-__global__ void __launch_bounds__(32 * kGpuBackwardWarps)
+__global__ void __launch_bounds__(32 * kGpuPackedWarps)
     packed_backward_kernel(BackwardArguments<T> args) {
   const BlockPlace place(args);
-  const int warps = blockDim.x / 32, warp = threadIdx.x / 32;
+  int warps = blockDim.x / 32, warp = threadIdx.x / 32;
+  keep(warps);
+  keep(warp);
   const int g = threadIdx.x % 32 / 4, q = threadIdx.x % 4;
-  auto* sums = reinterpret_cast<float*>(shared_memory());
-  StateChain<kSolo> chain(sums + place.height * place.pitch * kGpuChannels, true);
+  float* sums = keep_shared(reinterpret_cast<float*>(shared_memory()));
+  StateChain<kSolo> chain(sums + place.height * place.pitch * kGpuChannels, warp, warps, true);
   const int first_channel = lane_channel(args, place);
   const int channel[2] = {first_channel, first_channel + 1};
   const bool inside = place.group * kGpuChannels + 2 * g < args.channels;
@@ -43,46 +45,49 @@ __global__ void __launch_bounds__(32 * kGpuBackwardWarps)
                                     args.x.pixel, route);
     const PlaneWalk<const G> gout_walk(gout.data + place.image * gout.batch + first_channel,
                                        gout.pixel, route);
-    const PlaneWalk<T> gx_walk(args.gx.data + place.image * args.gx.batch + first_channel,
-                               args.gx.pixel, route);
-    const RecordWalk<T, kHalves> record_walk(args, place, route, k);
+    const RecordWalk<T, kHalves, kWhole> record_walk(args, place, route, k);
     const SumWalk sum_walk(sums, place, route);
     const PackedWeights<T, kHalves> weights(args, place, k);
     PackedGradients<T, kHalves> gradients(args, place, route, k);
     ChannelGradients parameters;
-    float rate[2], skip[2];
+    float skip[2];
     for (int i = 0; i < 2; ++i) {
       parameters.A[i] =
           -exp2_approx(kLog2e * args.A_log[static_cast<int64_t>(k) * args.channels + channel[i]]);
-      rate[i] = kLog2e * parameters.A[i];
       skip[i] = k == 0 ? skip_of_routes(args, channel[i]) : 0.0f;
     }
 
     const bool last_route = k == args.routes - 1;
-    const int apart = warps * kGpuSegments;
-    const int lines_apart = apart / route.segments_a_line;
-    const int parts_apart = apart - lines_apart * route.segments_a_line;
     const int chunks = route.chunks();
     const int last_chunk = warp < chunks ? (chunks - 1 - warp) / warps * warps + warp : 0;
-    SegmentCursor own(route, last_chunk * kGpuSegments + q);
-    SegmentCursor column(route, last_chunk * kGpuSegments + g / 2);
     const float2* starts = StateTable(args).at(k, 0, 0, g);
 
     RecordColumns<T, kHalves> records;
     Two<T> next_x[kGpuSegmentSteps];
     Two<G> next_gy[kGpuSegmentSteps];
-    record_walk.template load<kWhole>(records, route, column);
-    load_steps<kWhole>(next_x, x_walk, route, own);
-    load_steps<kWhole>(next_gy, gout_walk, route, own);
-    float2 next_start = starts[last_chunk * (kGpuChannels / 2)];
+    float2 next_start;
+    // Segments of a chunk are neighbours: the lane's own, and that of the records which it multiplies.
+    const auto own_at = [&](int chunk) { return SegmentCursor(route, chunk * kGpuSegments + q); };
+    const auto load = [&](int chunk) {  // all but the records
+      const SegmentCursor own = own_at(chunk);
+      load_steps<kWhole>(next_x, x_walk, route, own);
+      load_steps<kWhole>(next_gy, gout_walk, route, own);
+      next_start = starts[chunk * (kGpuChannels / 2)];
+    };
+    const auto load_records = [&](int chunk) {
+      record_walk.load(records, route, SegmentCursor(route, chunk * kGpuSegments + g / 2));
+    };
+    load_records(last_chunk);
+    load(last_chunk);
     bool behind = k > 0;  // whether other warps may still add to the sums of the route before
     for (int chunk = last_chunk; warp < chunks && chunk >= 0; chunk -= warps) {
-      const int valid = own.template valid<kWhole>(route);
+      const SegmentCursor here = own_at(chunk);
+      const int valid = here.template valid<kWhole>(route);
       BackwardSegment<T, G> s;
       float delta[2 * kGpuProducts][2];
       weights.multiply(records, delta);
       factors.multiply(records, s.B, s.C);
-      gradients.start_chunk(records, own);
+      gradients.start_chunk(records);
       // Steps of size and gradient zero are none: behind the end of a line, and of the route.
 #pragma unroll
       for (int t = 0; t < kGpuSegmentSteps; ++t) {
@@ -90,19 +95,9 @@ __global__ void __launch_bounds__(32 * kGpuBackwardWarps)
         s.gy[t] = t < valid ? next_gy[t] : Two<G>{};
       }
       const float2 start = next_start;
-      const SegmentCursor here = own;
       // The next chunk's numbers are fetched meanwhile; after the last one, its own again, if there are others to
       // hurry for: a branch here delays what is handed on.
-      if (!kSolo || chunk >= warps) {
-        if (chunk >= warps) {
-          own.retreat(route, lines_apart, parts_apart);
-          column.retreat(route, lines_apart, parts_apart);
-        }
-        record_walk.template load<kWhole>(records, route, column);
-        load_steps<kWhole>(next_x, x_walk, route, own);
-        load_steps<kWhole>(next_gy, gout_walk, route, own);
-        next_start = starts[max(0, chunk - warps) * (kGpuChannels / 2)];
-      }
+      if (!kSolo || chunk >= warps) load(chunk >= warps ? chunk - warps : chunk);
       const SegmentSums<kWhole> own_sums(sum_walk, route, here, valid);
       if (k == 0) {
 #pragma unroll
@@ -115,7 +110,7 @@ __global__ void __launch_bounds__(32 * kGpuBackwardWarps)
       }
 
       // Forward again: the states of the segment. A line that starts anew passes on nothing from before.
-      s.find_factors(delta, rate, kWhole ? kGpuSegmentSteps : valid);
+      s.find_factors(delta, parameters.A, kWhole ? kGpuSegmentSteps : valid);
       const bool anew = !kWhole && route.restart && here.part == 0 && valid > 0;
       float factor[2];
 #pragma unroll
@@ -154,19 +149,21 @@ __global__ void __launch_bounds__(32 * kGpuBackwardWarps)
         __syncthreads();
         behind = false;
       }
-      const float2 returned = chunk + 1 < chunks ? chain.take(chunk + 1, g) : make_float2(0, 0);
+      const float2 returned = chunk + 1 < chunks ? chain.take(chunk + 1) : make_float2(0, 0);
       // The chunk's own transfer is that of the first segment and all behind.
       if (chunk > 0)
-        chain.give(chunk, g, q, 0, make_float2(all[0].apply(returned.x), all[1].apply(returned.y)));
+        chain.give(chunk, q, 0, make_float2(all[0].apply(returned.x), all[1].apply(returned.y)));
       float c[2] = {after[0].apply(returned.x), after[1].apply(returned.y)};
 
-      walk_back(s, c, parameters, own_sums, gradients, here, valid);
-      if (last_route) write_gx(gx_walk, here, valid, inside, own_sums);
+      walk_back(s, c, parameters, own_sums, gradients, route, here, valid);
+      // Not before: registers are full until here. Unconditional, or they are fetched earlier after all.
+      load_records(max(0, chunk - warps));
+      if (last_route) write_gx(args, place, route, here, valid, inside, own_sums);
     }
     if (behind) __syncthreads();
     const ParameterSums::Place sum_place = args.parameter_sums.place(args, place, k, warp, channel);
     sum_place.finish(exists, parameters.g_bias, parameters.g_D);
-    sum_place.store_A(exists, parameters.g_A);
+    sum_place.store_A(exists, parameters.g_A, kLn2);
     gradients.finish_route(sum_place, exists);
   }
 }

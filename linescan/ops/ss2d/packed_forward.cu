@@ -24,21 +24,25 @@ template <typename T, int kHalves, bool kWhole, bool kSolo>
 __global__ void __launch_bounds__(32 * kGpuPackedWarps)
     packed_forward_kernel(ForwardArguments<T> args) {
   const BlockPlace place(args);
-  const int warps = blockDim.x / 32, warp = threadIdx.x / 32;
+  int warps = blockDim.x / 32, warp = threadIdx.x / 32;
+  keep(warps);
+  keep(warp);
   const int g = threadIdx.x % 32 / 4, q = threadIdx.x % 4;
-  auto* sums = reinterpret_cast<float*>(shared_memory());
-  StateChain<kSolo> chain(sums + place.height * place.pitch * kGpuChannels, false);
+  float* sums = keep_shared(reinterpret_cast<float*>(shared_memory()));
+  StateChain<kSolo> chain(sums + place.height * place.pitch * kGpuChannels, warp, warps, false);
   const int first_channel = lane_channel(args, place);
   const int channel[2] = {first_channel, first_channel + 1};
-  const bool exists = place.group * kGpuChannels + 2 * g < args.channels;
+  const bool wanted =
+      place.group * kGpuChannels + 2 * g < args.channels && args.out.data != nullptr;
   const PackedFactors<T, kHalves> factors(args);
 
   for (int k = 0; k < args.routes; ++k) {
     const TileRoute route(args, place, args.codes[k]);
     const PlaneWalk<const T> x_walk(args.x.data + place.image * args.x.batch + first_channel,
                                     args.x.pixel, route);
-    const RecordWalk<T, kHalves> record_walk(args, place, route, k);
+    const RecordWalk<T, kHalves, kWhole> record_walk(args, place, route, k);
     const SumWalk sum_walk(sums, place, route);
+    const ResultWalk<T> result_walk(args, place, route);
     const PackedWeights<T, kHalves> weights(args, place, k);
     float rate[2], skip[2];
     for (int i = 0; i < 2; ++i) {
@@ -48,27 +52,27 @@ __global__ void __launch_bounds__(32 * kGpuPackedWarps)
     }
     float2* starts = args.starts ? StateTable(args).at(k, 0, 0, g) : nullptr;
     const bool last_route = k == args.routes - 1;
-    // Chunks are `warps` apart, segments of a chunk neighbours.
-    const int apart = warps * kGpuSegments;
-    const int lines_apart = apart / route.segments_a_line;
-    const int parts_apart = apart - lines_apart * route.segments_a_line;
-    SegmentCursor own(route, warp * kGpuSegments + q), column(route, warp * kGpuSegments + g / 2);
+    // Segments of a chunk are neighbours: the lane's own, and that of the records which it multiplies.
+    const auto own_at = [&](int chunk) { return SegmentCursor(route, chunk * kGpuSegments + q); };
+    const auto column_at = [&](int chunk) {
+      return SegmentCursor(route, chunk * kGpuSegments + g / 2);
+    };
 
     constexpr bool kAhead = kHalves <= 4;  // else the records of two chunks fill the registers
     RecordColumns<T, kHalves> records;
     Two<T> x[kGpuSegmentSteps];
-    if (kAhead) record_walk.template load<kWhole>(records, route, column);
-    load_steps<kWhole>(x, x_walk, route, own);
+    if (kAhead) record_walk.load(records, route, column_at(warp));
+    load_steps<kWhole>(x, x_walk, route, own_at(warp));
     const int chunks = route.chunks();
     bool behind = k > 0;  // whether other warps may still add to the sums of the route before
     for (int chunk = warp; chunk < chunks; chunk += warps) {
-      const int valid = own.template valid<kWhole>(route);
+      const SegmentCursor here = own_at(chunk);
+      const int valid = here.template valid<kWhole>(route);
       float dt[2 * kGpuProducts][2], B[2 * kGpuProducts], C[2 * kGpuProducts];
-      if (!kAhead) record_walk.template load<kWhole>(records, route, column);
+      if (!kAhead) record_walk.load(records, route, column_at(chunk));
       weights.multiply(records, dt);
       factors.multiply(records, B, C);
-      column.advance(route, lines_apart, parts_apart);
-      if (kAhead) record_walk.template load<kWhole>(records, route, column);
+      if (kAhead) record_walk.load(records, route, column_at(chunk + warps));
 #pragma unroll
       for (int t = 0; t < kGpuSegmentSteps; ++t)
 #pragma unroll
@@ -78,14 +82,14 @@ __global__ void __launch_bounds__(32 * kGpuPackedWarps)
         for (int t = 0; t < kGpuSegmentSteps; ++t)
           if (t >= valid) dt[t][0] = dt[t][1] = 0;
       }
-      const SegmentCursor here = own;
       const SegmentSums<kWhole> own_sums(sum_walk, route, here, valid);
-      if (k == 0 && args.out.data != nullptr) {
+      if (k == 0) {
 #pragma unroll
         for (int t = 0; t < kGpuSegmentSteps; ++t)
           own_sums.write(t, make_float2(skip[0] * x[t][0], skip[1] * x[t][1]));
       }
       float a[kGpuSegmentSteps][2], b[kGpuSegmentSteps][2];
+      // From a lane's own segment; then from its beginning: h[t] = a[t] h + b[t].
 #pragma unroll
       for (int t = 0; t < kGpuSegmentSteps; ++t)
 #pragma unroll
@@ -93,47 +97,46 @@ __global__ void __launch_bounds__(32 * kGpuPackedWarps)
           a[t][i] = exp2_approx(dt[t][i] * rate[i]);
           b[t][i] = dt[t][i] * x[t][i] * B[t];
         }
-      own.advance(route, lines_apart, parts_apart);
-      load_steps<kWhole>(x, x_walk, route, own);
+      load_steps<kWhole>(x, x_walk, route, own_at(chunk + warps));
 
       // A line that starts anew passes on nothing from before.
       const bool anew = !kWhole && route.restart && here.part == 0 && valid > 0;
       Transfer all[2], before[2];
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        if (anew) all[i] = {0, 0};
-        before[i] = all[i];
+        if (anew) a[0][i] = 0;
 #pragma unroll
-        for (int t = 0; t < kGpuSegmentSteps; ++t)
-          all[i] = {a[t][i] * all[i].factor, fmaf(a[t][i], all[i].offset, b[t][i])};
-        all[i] = scan_segments<false>(all[i], q);
-        const Transfer earlier = shuffle_up(all[i], 1);
-        if (q > 0 && !anew) before[i] = earlier;
+        for (int t = 1; t < kGpuSegmentSteps; ++t) {
+          b[t][i] = fmaf(a[t][i], b[t - 1][i], b[t][i]);
+          a[t][i] *= a[t - 1][i];
+        }
+        all[i] = scan_segments<false>({a[kGpuSegmentSteps - 1][i], b[kGpuSegmentSteps - 1][i]}, q);
+        before[i] = shuffle_up(all[i], 1);
       }
       if (behind) {
         __syncthreads();
         behind = false;
       }
-      const float2 entered = chunk > 0 ? chain.take(chunk - 1, g) : make_float2(0, 0);
+      const float2 entered = chunk > 0 ? chain.take(chunk - 1) : make_float2(0, 0);
       // The chunk's own transfer is that of the last segment and all before.
       if (chunk + 1 < chunks)
-        chain.give(chunk, g, q, kGpuSegments - 1,
+        chain.give(chunk, q, kGpuSegments - 1,
                    make_float2(all[0].apply(entered.x), all[1].apply(entered.y)));
       if (starts && q == 0)
         starts[chunk * (kGpuChannels / 2)] = make_float2(kLn2 * entered.x, kLn2 * entered.y);
-      if (args.out.data == nullptr) continue;
       // C h is added to the sums; the last route's sums go to `out` instead.
       float2 result[kGpuSegmentSteps];
 #pragma unroll
       for (int t = 0; t < kGpuSegmentSteps; ++t) result[t] = own_sums.read(t);
-      float h[2] = {before[0].apply(entered.x), before[1].apply(entered.y)};
+      const float h[2] = {q > 0 ? before[0].apply(entered.x) : entered.x,
+                          q > 0 ? before[1].apply(entered.y) : entered.y};
 #pragma unroll
       for (int t = 0; t < kGpuSegmentSteps; ++t) {
-        for (int i = 0; i < 2; ++i) h[i] = fmaf(a[t][i], h[i], b[t][i]);
-        result[t] = make_float2(fmaf(C[t], h[0], result[t].x), fmaf(C[t], h[1], result[t].y));
+        result[t].x = fmaf(C[t], fmaf(a[t][0], h[0], b[t][0]), result[t].x);
+        result[t].y = fmaf(C[t], fmaf(a[t][1], h[1], b[t][1]), result[t].y);
       }
       if (last_route)
-        write_results(args, place, route, here, exists ? valid : 0, result);
+        result_walk.write(here, wanted ? valid : 0, result);
       else
         own_sums.write(result);
     }

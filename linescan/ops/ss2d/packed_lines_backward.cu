@@ -18,7 +18,7 @@ __global__ void __launch_bounds__(32 * kGpuBackwardWarps)
     packed_lines_backward_kernel(BackwardArguments<T> args) {
   const BlockPlace place(args);
   const int warps = blockDim.x / 32, warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4;
-  auto* sums = reinterpret_cast<float*>(shared_memory());
+  float* sums = keep_shared(reinterpret_cast<float*>(shared_memory()));
   const int first_channel = lane_channel(args, place);
   const int channel[2] = {first_channel, first_channel + 1};
   const bool inside = place.group * kGpuChannels + 2 * g < args.channels;
@@ -33,18 +33,15 @@ __global__ void __launch_bounds__(32 * kGpuBackwardWarps)
                                      args.x.pixel);
     const PlaneWalk<const G> gout_walk(gout.data + place.image * gout.batch + first_channel,
                                        gout.pixel, route);
-    const PlaneWalk<T> gx_walk(args.gx.data + place.image * args.gx.batch + first_channel,
-                               args.gx.pixel, route);
     const SumWalk sum_walk(sums, place, route);
     const PackedWeights<T, kHalves> weights(args, place, k);
     PackedGradients<T, kHalves> gradients(args, place, route, k);
     const PieceStates<T> ending(args, args.returning, place, route, k, channel);
     ChannelGradients parameters;
-    float rate[2], skip[2];
+    float skip[2];
     for (int i = 0; i < 2; ++i) {
       parameters.A[i] =
           -exp2_approx(kLog2e * args.A_log[static_cast<int64_t>(k) * args.channels + channel[i]]);
-      rate[i] = kLog2e * parameters.A[i];
       skip[i] = k == 0 ? skip_of_routes(args, channel[i]) : 0.0f;
     }
     const float2* starts = StateTable(args).at(k, 0, 0, g);
@@ -80,7 +77,7 @@ __global__ void __launch_bounds__(32 * kGpuBackwardWarps)
         float delta[2 * kGpuProducts][2];
         weights.multiply(reader.records, delta);
         factors.multiply(reader.records, s.B, s.C);
-        gradients.start_chunk(reader.records, here);
+        gradients.start_chunk(reader.records);
         // Steps of size and gradient zero are none; so are those that nothing comes back to.
 #pragma unroll
         for (int t = 0; t < kGpuSegmentSteps; ++t) {
@@ -92,7 +89,7 @@ __global__ void __launch_bounds__(32 * kGpuBackwardWarps)
           reader.read(part - 1);
           read(part - 1);
         }
-        s.find_factors(delta, rate, steps);
+        s.find_factors(delta, parameters.A, steps);
         s.find_states(0, entering.x);
         s.find_states(1, entering.y);
         const SegmentSums<false> own_sums(sum_walk, route, here, valid);
@@ -105,13 +102,13 @@ __global__ void __launch_bounds__(32 * kGpuBackwardWarps)
             own_sums.write(t, make_float2(skip[0] * gy0, skip[1] * gy1));
           }
         }
-        walk_back(s, c, parameters, own_sums, gradients, here, valid);
-        if (last_route) write_gx(gx_walk, here, valid, inside, own_sums);
+        walk_back(s, c, parameters, own_sums, gradients, route, here, valid);
+        if (last_route) write_gx(args, place, route, here, valid, inside, own_sums);
       }
     }
     const ParameterSums::Place sum_place = args.parameter_sums.place(args, place, k, warp, channel);
     sum_place.finish(exists, parameters.g_bias, parameters.g_D);
-    sum_place.store_A(exists, parameters.g_A);
+    sum_place.store_A(exists, parameters.g_A, kLn2);
     gradients.finish_route(sum_place, exists);
   }
 }

@@ -17,7 +17,7 @@ __global__ void __launch_bounds__(32 * kGpuLineWarps)
     packed_lines_forward_kernel(ForwardArguments<T> args) {
   const BlockPlace place(args);
   const int warps = blockDim.x / 32, warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4;
-  auto* sums = reinterpret_cast<float*>(shared_memory());
+  float* sums = keep_shared(reinterpret_cast<float*>(shared_memory()));
   const int first_channel = lane_channel(args, place);
   const int channel[2] = {first_channel, first_channel + 1};
   const bool exists = place.group * kGpuChannels + 2 * g < args.channels;
@@ -29,6 +29,7 @@ __global__ void __launch_bounds__(32 * kGpuLineWarps)
                                      args.x.data + place.image * args.x.batch + first_channel,
                                      args.x.pixel);
     const SumWalk sum_walk(sums, place, route);
+    const ResultWalk<T> result_walk(args, place, route);
     const PackedWeights<T, kHalves> weights(args, place, k);
     const PieceStates<T> entrance(args, args.entering, place, route, k, channel);
     float rate[2], skip[2];
@@ -81,7 +82,7 @@ __global__ void __launch_bounds__(32 * kGpuLineWarps)
           result[t] = make_float2(fmaf(C[t], h[0], result[t].x), fmaf(C[t], h[1], result[t].y));
         }
         if (last_route)
-          write_results(args, place, route, here, exists ? valid : 0, result);
+          result_walk.write(here, exists ? valid : 0, result);
         else
           own_sums.write(result);
       }

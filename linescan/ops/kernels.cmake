@@ -35,6 +35,7 @@ set(LINESCAN_KERNELS
   ops/ss2d/backward.cu
   ops/ss2d/backward_sums.cu
   ops/ss2d/delta_products.cu
+  ops/ss2d/delta_products_at_once.cu
   ops/ss2d/forward.cu
   ops/ss2d/packed_backward.cu
   ops/ss2d/packed_forward.cu

@@ -249,11 +249,14 @@ void launch_backward(const BackwardArguments<T>& args, const Ss2dGpuPlan& plan, 
   if constexpr (sizeof(T) == 2) {
     if (packs(args)) {
       launch_packed_backward(args, plan, images, stream);
-      if (plan.stores_delta)
-        multiply_delta_gradient(args, args.delta_gradient, plan.delta_parts, args.gprojection,
-                                weight_sums, stream);
-      else
+      if (plan.stores_delta) {
+        const auto multiply =
+            plan.at_once ? multiply_delta_gradient_at_once<T> : multiply_delta_gradient<T>;
+        multiply(args, args.delta_gradient, plan.delta_parts, args.gprojection, weight_sums,
+                 stream);
+      } else {
         sum_records(args, args.packed_record_sums, args.gprojection, stream);
+      }
       return;
     }
   }

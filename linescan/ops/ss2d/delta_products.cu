@@ -10,58 +10,14 @@
 // Numerics:  operands of T, float32 sums in a fixed order. No atomics.
 // Reference: reference.cpp beside this file.
 
-#include <bit>
-
-#include "linescan/ops/device_code/copies.cuh"
-#include "linescan/ops/device_code/tile_product.cuh"
-#include "linescan/ops/ss2d/gpu_delta_gradient.cuh"
+#include "linescan/ops/ss2d/gpu_delta_products.cuh"
 
 namespace linescan {
 namespace {
 
-constexpr int kThreads = 128;
-constexpr int kSide = kGpuProductChannels;  // of tiles: pixels, or channels; 16 a warp
-constexpr int kStages = 4;                  // tiles under way
-constexpr int kRunSteps = 6;                // of a block of the first product, at least
-static_assert(kSide == 16 * kThreads / 32);
+using namespace delta_products;
 
-// A tile [64, 64] of gdelta, or [64, rank] of what it is multiplied by; rows at odd multiples of 16 bytes.
-template <typename T, int kColumns>
-struct Tile {
-  static constexpr int kStride = kColumns + 8;
-  T numbers[kSide * kStride];
-
-  __device__ __forceinline__ const T* row(int i) const { return numbers + i * kStride; }
-};
-
-// A thread's part of copying such tiles: one place of some rows, kBytes of which widths, distances and
-// addresses are multiples.
-template <typename T, int kColumns, int kBytes>
-struct TileCopy {
-  static constexpr int kNumbers = kBytes / sizeof(T);
-  static constexpr int kLanes =
-      static_cast<int>(std::bit_ceil(static_cast<unsigned>(kColumns / kNumbers)));  // of a row
-  static constexpr int kRowStep = kThreads / kLanes;
-  int row, column;
-
-  __device__ __forceinline__ TileCopy()
-      : row(static_cast<int>(threadIdx.x) / kLanes),
-        column(static_cast<int>(threadIdx.x) % kLanes * kNumbers) {}
-
-  // The first `rows` rows of a matrix with rows of `width` numbers, `stride` apart; the rest is zero.
-  __device__ __forceinline__ void start(Tile<T, kColumns>& tile, const T* matrix, int64_t stride,
-                                        int64_t rows, int width) const {
-    if (column >= kColumns) return;
-    const T* from = matrix + row * stride + column;
-    T* to = tile.numbers + row * tile.kStride + column;
-    const int here = column < width ? static_cast<int>(min(rows, int64_t{kSide})) : 0;
-#pragma unroll
-    for (int r = 0; r < kSide; r += kRowStep) {
-      copy_async<kBytes>(to + r * tile.kStride, from, row + r < here ? kBytes : 0);
-      from += kRowStep * stride;
-    }
-  }
-};
+constexpr int kRunSteps = 6;  // of a block of the first product, at least
 
 template <typename T, int kColumns>
 struct Stage {
@@ -69,7 +25,7 @@ struct Stage {
   Tile<T, kColumns> other;  // dt_weight [channel, number], or dts [pixel, number]
 };
 
-// Sums of [64, kColumns] in `steps` steps, warp w with rows 16 w to 16 w + 15: load(stage) starts the copies of
+// Adds to sums of [64, kColumns] in `steps` steps, warp w with rows 16 w to 16 w + 15: load(stage) starts the copies of
 // the next step, whose turn comes later; take() is called before and finish() behind the products of each.
 // kTransposed: gdelta's rows are what is summed over.
 template <int kColumns, bool kTransposed, typename T, class Load, class Take, class Finish>
@@ -77,7 +33,6 @@ __device__ __forceinline__ void multiply_tiles(Sums<kColumns / 8>& sums, Stage<T
                                                int steps, const Load& load, const Take& take,
                                                const Finish& finish) {
   const int first = threadIdx.x / 32 * 16;
-  sums.clear();
 #pragma unroll
   for (int ahead = 0; ahead < kStages - 1; ++ahead) {
     if (ahead < steps) load(stages[ahead]);
@@ -134,33 +89,15 @@ __device__ __forceinline__ void multiply_by_weight(const Ss2dGpuArguments<T>& ar
   const int tiles = static_cast<int>(min(int64_t{run}, (pixels - first + kSide - 1) / kSide));
   const T* gdelta = gradient.data + k * pixels * channels;
   const T* weight = args.dt_weight + static_cast<int64_t>(k) * args.channels * args.rank;
-  const int lane = threadIdx.x % 32, g = lane / 4, q = lane % 4, warp = threadIdx.x / 32;
-  const int64_t stride = static_cast<int64_t>(args.routes) * args.record;
-  T* records = gprojection + (args.first_image * gradient.pixels) * stride + k * args.record;
-
-  // Beside a step's channels go the sums of B's and C's gradients from their groups, two threads a pixel, loaded
-  // one step ahead.
-  constexpr int kGroups = kSide / kGpuChannels / 2;  // of a step and thread
-  const int half = threadIdx.x % 2, own_pixel = threadIdx.x / 2;
-  Two<T> loaded[kGroups], factors[kGroups];
-  float to_B = 0, to_C = 0;
-  const auto load_factors = [&](const RecordStep& at) {
-    const int64_t pixel = at.pixel + own_pixel;
-    const uint32_t* from = gradient.factors + k * gradient.groups * pixels + pixel;
-#pragma unroll
-    for (int i = 0; i < kGroups; ++i) {
-      const int group = at.channel / kGpuChannels + 2 * i + half;
-      const bool inside = group < gradient.groups && pixel < pixels;
-      loaded[i] = {inside ? __ldg(from + group * pixels) : 0u};
-    }
-  };
-
+  // Beside a step's channels go the sums of B's and C's gradients from their groups, loaded one step ahead.
+  RecordGradients<T> records(args, gradient, k, gprojection);
   auto* stages = reinterpret_cast<Stage<T, kColumns>*>(shared_memory());
   const TileCopy<T, kSide, 16> gdelta_copy;
   const TileCopy<T, kColumns, kBytes> weight_copy;
   RecordStep ahead = {first}, factors_at = {first}, here = {first};
-  load_factors(factors_at);
+  typename RecordGradients<T>::Factors factors, next = records.load(first, 0);
   Sums<kColumns / 8> sums;
+  sums.clear();
   const auto load = [&](Stage<T, kColumns>& stage) {
     gdelta_copy.start(stage.gdelta, gdelta + ahead.pixel * channels + ahead.channel, channels,
                       pixels - ahead.pixel, channels - ahead.channel);
@@ -169,37 +106,13 @@ __device__ __forceinline__ void multiply_by_weight(const Ss2dGpuArguments<T>& ar
     ahead.advance(channels);
   };
   const auto take = [&] {
-#pragma unroll
-    for (int i = 0; i < kGroups; ++i) factors[i] = loaded[i];
+    factors = next;
     factors_at.advance(channels);
-    load_factors(factors_at);
+    next = records.load(factors_at.pixel, factors_at.channel);
   };
   const auto finish = [&] {
-#pragma unroll
-    for (const Two<T>& both : factors) {
-      to_B += both[0];
-      to_C += both[1];
-    }
-    if (here.channel + kSide >= channels) {
-#pragma unroll
-      for (int row = 0; row < 2; ++row) {
-        const int64_t pixel = here.pixel + 16 * warp + g + 8 * row;
-#pragma unroll
-        for (int n = 0; n < kColumns / 8; ++n) {
-          const int number = 8 * n + 2 * q;
-          if (number < args.rank && pixel < pixels)
-            *reinterpret_cast<uint32_t*>(records + pixel * stride + number) =
-                pair_from_floats<T>(sums.tiles[n][2 * row], sums.tiles[n][2 * row + 1]);
-        }
-      }
-      to_B += __shfl_xor_sync(kAllLanes, to_B, 1);
-      to_C += __shfl_xor_sync(kAllLanes, to_C, 1);
-      if (half == 0 && here.pixel + own_pixel < pixels)
-        *reinterpret_cast<uint32_t*>(records + (here.pixel + own_pixel) * stride + args.rank) =
-            pair_from_floats<T>(to_B, to_C);
-      sums.clear();
-      to_B = to_C = 0;
-    }
+    records.add(factors);
+    if (here.channel + kSide >= channels) records.store(here.pixel, sums);
     here.advance(channels);
   };
   multiply_tiles<kColumns, false>(sums, stages, tiles * ((channels + kSide - 1) / kSide), load,
@@ -227,7 +140,9 @@ __device__ __forceinline__ void multiply_by_dts(const Ss2dGpuArguments<T>& args,
   auto* stages = reinterpret_cast<Stage<T, kColumns>*>(shared_memory());
   const TileCopy<T, kSide, 16> gdelta_copy;
   const TileCopy<T, kColumns, 4> record_copy;
+  const WeightGradients<T> weight_gradients(args, part, k, weight_sums);
   Sums<kColumns / 8> sums;
+  weight_gradients.load(sums, channel);
   multiply_tiles<kColumns, true>(
       sums, stages, static_cast<int>(end - begin),
       [&](Stage<T, kColumns>& stage) {
@@ -240,23 +155,7 @@ __device__ __forceinline__ void multiply_by_dts(const Ss2dGpuArguments<T>& args,
       },
       [] {}, [] {});
 
-  const int lane = threadIdx.x % 32, g = lane / 4, q = lane % 4;
-  const bool adds = args.first_image > 0;
-#pragma unroll
-  for (int row = 0; row < 2; ++row) {
-    const int c = channel + threadIdx.x / 32 * 16 + g + 8 * row;
-    if (c >= args.channels) continue;
-    float* to = weight_sums + ((part * args.routes + k) * args.channels + c) * args.rank;
-#pragma unroll
-    for (int n = 0; n < kColumns / 8; ++n) {
-      const int number = 8 * n + 2 * q;
-      if (number >= args.rank) continue;
-      auto* pair = reinterpret_cast<float2*>(to + number);
-      float2 sum = make_float2(sums.tiles[n][2 * row], sums.tiles[n][2 * row + 1]);
-      if (adds) sum = make_float2(pair->x + sum.x, pair->y + sum.y);
-      *pair = sum;
-    }
-  }
+  weight_gradients.store(sums, channel);
 }
 
 // The blocks of the first product, then those of the second: neither fills the device for long enough alone.

@@ -28,8 +28,8 @@ struct BackwardArguments : Ss2dGpuArguments<T> {
   }
 };
 
-// packed_backward.cu: whether it takes the problem, and its launch; it fills packed_record_sums, or of records
-// of more than kGpuOnChipNumbers numbers delta_gradient.
+// packed_backward.cu: whether it takes the problem, and its launch; it fills delta_gradient, or packed_record_sums if the
+// plan does not store delta's gradient.
 template <typename T>
 bool packs_backward(const BackwardArguments<T>& args);
 template <typename T>

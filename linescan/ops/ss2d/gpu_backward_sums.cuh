@@ -128,11 +128,19 @@ struct ParameterSums {
         if (exists[i] && threadIdx.x % 4 == 0)
           for (int n = 0; n < states; ++n) data[i][rank + n] = 0;
     }
-    __device__ __forceinline__ void store_A(const bool (&exists)[2], const float (&values)[2],
-                                            float unit) const {
+    // All three of one state, a lane each: what is added to is read at once, and while the sums are made.
+    __device__ __forceinline__ void store(const bool (&exists)[2], const float (&A)[2],
+                                          const float (&bias)[2], const float (&D)[2]) const {
+      const int q = threadIdx.x % 4;
+      float before[2] = {};
+#pragma unroll
+      for (int i = 0; i < 2; ++i)
+        if (add && exists[i] && q < 3) before[i] = data[i][rank + q];
+#pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const float sum = unit * over_segments(values[i]);
-        if (exists[i] && threadIdx.x % 4 == 0) put(data[i][rank], sum);
+        const float sums[3] = {over_segments(A[i]), over_segments(bias[i]), over_segments(D[i])};
+        if (exists[i] && q < 3)
+          data[i][rank + q] = before[i] + (q == 0 ? sums[0] : q == 1 ? sums[1] : sums[2]);
       }
     }
     __device__ __forceinline__ void add_A(int n, const bool (&exists)[2],

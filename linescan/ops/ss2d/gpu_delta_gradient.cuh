@@ -44,5 +44,10 @@ struct DeltaGradient {
 template <typename T>
 void multiply_delta_gradient(const Ss2dGpuArguments<T>& args, const DeltaGradient<T>& gradient,
                              int64_t parts, T* gprojection, float* weight_sums, GpuStream stream);
+// delta_products_at_once.cu: the same, if the plan says `at_once`.
+template <typename T>
+void multiply_delta_gradient_at_once(const Ss2dGpuArguments<T>& args,
+                                     const DeltaGradient<T>& gradient, int64_t parts,
+                                     T* gprojection, float* weight_sums, GpuStream stream);
 
 }  // namespace linescan

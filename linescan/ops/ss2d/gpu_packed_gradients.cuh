@@ -2,8 +2,6 @@
 // delta, B and C on it.
 #pragma once
 
-#include <type_traits>
-
 #include "linescan/ops/ss2d/gpu_backward.cuh"
 #include "linescan/ops/ss2d/gpu_packed.cuh"
 
@@ -35,7 +33,7 @@ __device__ __forceinline__ FragmentB<T> channel_pairs(const float (&to_B)[2],
            transpose_8x8(pair_from_floats<T>(to_C[0], to_C[1]))}};
 }
 
-// What becomes of the gradients of delta, B and C. Records of up to eight numbers: multiplied on the chip, by
+// What becomes of the gradients of delta, B and C. Of records of up to eight numbers: multiplied on the chip, by
 // dt_weight transposed and by ones, which gives the gradient of records from the block's channels, eight numbers by
 // eight columns a product; and by the records, which gives that of dt_weight.
 template <typename T>
@@ -143,10 +141,6 @@ struct StoredGradients {
                                                const bool (&)[2]) const {}
 };
 
-template <typename T, int kHalves>
-using PackedGradients = std::conditional_t<8 * kHalves <= kGpuOnChipNumbers, MultipliedGradients<T>,
-                                           StoredGradients<T, kHalves>>;
-
 // A lane's channels on a segment, and the way back through it.
 template <typename T, typename G>
 struct BackwardSegment {
@@ -185,6 +179,12 @@ struct ChannelGradients {
   float A[2];  // the parameter itself
   float g_bias[2] = {}, g_D[2] = {};
   float g_A[2] = {};  // over ln 2
+
+  __device__ __forceinline__ void store(const ParameterSums::Place& to,
+                                        const bool (&exists)[2]) const {
+    const float whole_A[2] = {kLn2 * g_A[0], kLn2 * g_A[1]};
+    to.store(exists, whole_A, g_bias, g_D);
+  }
 };
 
 // Walks back through a segment; `c` is the gradient that comes back from behind it, and becomes that which leaves

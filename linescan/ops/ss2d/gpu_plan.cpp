@@ -183,8 +183,6 @@ Ss2dGpuPlan plan(const Ss2dSize& size, Pass pass, const Gpu& gpu) {
   plan.shared_carries = carries <= plan.shared_limit / 8;
   const int64_t carried = plan.shared_carries ? carries : 0;
   plan.packed = size.states == 1 && size_of(size.dtype) == 2;
-  plan.stores_delta =
-      pass == Pass::kBackward && packs_backward(size) && size.record() > kGpuOnChipNumbers;
   const auto hand_over = [&](int64_t warps) {  // beside the sums, for either kind of kernels
     const int64_t general = gpu_transfer_bytes(warps) + carried;
     return plan.packed ? std::max(general, gpu_chain_bytes(plan.chunks)) : general;
@@ -201,6 +199,8 @@ Ss2dGpuPlan plan(const Ss2dSize& size, Pass pass, const Gpu& gpu) {
     places -=
         ceil_div(places, int64_t{16});  // for the next try: more chunks than there is room for
   } while (sums + hand_over(kGpuMaxWarps) > plan.shared_limit);
+  plan.stores_delta = pass == Pass::kBackward && packs_backward(size) &&
+                      (plan.pieces == 0 || size.record() > kGpuOnChipNumbers);
   if (size.kept_states && size.states == 1) {
     const Ss2dGpuPlan tiles = kept_tiles(size);
     plan.kept = plan.tile_height == tiles.tile_height && plan.tile_width == tiles.tile_width;
@@ -228,8 +228,15 @@ Ss2dGpuPlan plan(const Ss2dSize& size, Pass pass, const Gpu& gpu) {
   plan.warps_per_multiprocessor = plan.blocks_per_multiprocessor * warps;
 
   if (plan.stores_delta) {
-    const int64_t blocks = size.routes * ceil_div(size.channels, int64_t{kGpuProductChannels});
-    plan.delta_parts = ceil_div(4 * gpu.multiprocessors, std::max<int64_t>(1, blocks));
+    const int64_t slabs = ceil_div(size.channels, int64_t{kGpuProductChannels});
+    const int64_t tiles = ceil_div(size.batch * size.pixels(), int64_t{kGpuProductChannels});
+    const int64_t routes = std::max<int64_t>(1, size.routes);
+    plan.at_once = size.rank <= kGpuRankAtOnce && slabs <= kGpuSlabsAtOnce;
+    // One wave of blocks, or four each of a quarter of the channels.
+    const int64_t parts =
+        plan.at_once ? gpu_blocks_at_once(size.rank) * gpu.multiprocessors / routes
+                     : ceil_div(4 * gpu.multiprocessors, routes * std::max<int64_t>(1, slabs));
+    plan.delta_parts = std::clamp<int64_t>(parts, 1, std::max<int64_t>(1, tiles));
   }
   const Ss2dGpuWorkspace parts = gpu_workspace(size, plan);
   constexpr auto kFloat = static_cast<int64_t>(sizeof(float));

@@ -29,11 +29,15 @@ inline constexpr int kGpuLineWarps = 16;    // of packed_lines_forward.cu
 inline constexpr int kGpuChains = 4;
 static_assert(kGpuPackedWarps <= 15);
 // Eights of numbers that a record of the packed kernels has at most; and numbers up to which the backward pass
-// multiplies the gradient of delta on the chip, instead of storing it.
+// multiplies the gradient of delta on the chip, on planes of several tiles, instead of storing it.
 inline constexpr int kGpuMostHalves = 9;
 inline constexpr int kGpuOnChipNumbers = 8;
-inline constexpr int kGpuProductChannels = 64;  // of a block of delta_products.cu
-inline constexpr int kGpuMaxRoutes = 1024;      // their codes travel as kernel arguments
+inline constexpr int kGpuProductChannels = 64;  // and pixels, of a tile of delta_products.cu
+// delta_products_at_once.cu: ranks and times 64 channels at most, and its blocks of a multiprocessor.
+inline constexpr int kGpuRankAtOnce = 32;
+inline constexpr int kGpuSlabsAtOnce = 8;
+constexpr int gpu_blocks_at_once(int64_t rank) { return rank <= 16 ? 3 : 2; }
+inline constexpr int kGpuMaxRoutes = 1024;  // their codes travel as kernel arguments
 
 // Places between rows of a tile's sums in shared memory. Against bank conflicts: four lanes, seven places apart in a row
 // or a column or in neighbouring ones, are to have different remainders by four.
@@ -61,6 +65,7 @@ struct Ss2dGpuPlan {
   bool kept = false;           // the problem has room for states, of tiles like these
   bool stores_delta =
       false;  // the packed backward kernel stores delta's gradient, see gpu_delta_gradient.cuh
+  bool at_once = false;  // it is read once for both products
   int64_t delta_parts =
       0;  // of the pixels of a slice, each with sums of its own for dt_weight's gradient
   int64_t pieces_slice = 0;     // images whose pieces' states are found at once

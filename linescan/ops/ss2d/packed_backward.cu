@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(32 * kGpuPackedWarps)
     const RecordWalk<T, kHalves, kWhole> record_walk(args, place, route, k);
     const SumWalk sum_walk(sums, place, route);
     const PackedWeights<T, kHalves> weights(args, place, k);
-    PackedGradients<T, kHalves> gradients(args, place, route, k);
+    StoredGradients<T, kHalves> gradients(args, place, route, k);
     ChannelGradients parameters;
     float skip[2];
     for (int i = 0; i < 2; ++i) {
@@ -162,8 +162,7 @@ __global__ void __launch_bounds__(32 * kGpuPackedWarps)
     }
     if (behind) __syncthreads();
     const ParameterSums::Place sum_place = args.parameter_sums.place(args, place, k, warp, channel);
-    sum_place.finish(exists, parameters.g_bias, parameters.g_D);
-    sum_place.store_A(exists, parameters.g_A, kLn2);
+    parameters.store(sum_place, exists);
     gradients.finish_route(sum_place, exists);
   }
 }

@@ -13,6 +13,10 @@
 namespace linescan {
 namespace {
 
+template <typename T, int kHalves>
+using LineGradients = std::conditional_t<8 * kHalves <= kGpuOnChipNumbers, MultipliedGradients<T>,
+                                         StoredGradients<T, kHalves>>;
+
 template <typename T, typename G, int kHalves>
 __global__ void __launch_bounds__(32 * kGpuBackwardWarps)
     packed_lines_backward_kernel(BackwardArguments<T> args) {
@@ -35,7 +39,7 @@ __global__ void __launch_bounds__(32 * kGpuBackwardWarps)
                                        gout.pixel, route);
     const SumWalk sum_walk(sums, place, route);
     const PackedWeights<T, kHalves> weights(args, place, k);
-    PackedGradients<T, kHalves> gradients(args, place, route, k);
+    LineGradients<T, kHalves> gradients(args, place, route, k);
     const PieceStates<T> ending(args, args.returning, place, route, k, channel);
     ChannelGradients parameters;
     float skip[2];
@@ -107,8 +111,7 @@ __global__ void __launch_bounds__(32 * kGpuBackwardWarps)
       }
     }
     const ParameterSums::Place sum_place = args.parameter_sums.place(args, place, k, warp, channel);
-    sum_place.finish(exists, parameters.g_bias, parameters.g_D);
-    sum_place.store_A(exists, parameters.g_A, kLn2);
+    parameters.store(sum_place, exists);
     gradients.finish_route(sum_place, exists);
   }
 }

@@ -171,6 +171,23 @@ std::vector<Case> types_and_layouts() {
                      .width = 10,
                      .rank = rank,
                      .dtype = DType::kBFloat16});
+  // More of them than four, and than one block takes at once.
+  for (const int64_t channels : {270, 514})
+    for (const int64_t rank : {10, 20})
+      cases.push_back({.batch = 1,
+                       .channels = channels,
+                       .height = 3,
+                       .width = 4,
+                       .rank = rank,
+                       .dtype = DType::kBFloat16});
+  // The general kernels under the plan of the packed ones, which has more warps a block.
+  cases.push_back({.batch = 1,
+                   .channels = 2,
+                   .height = 56,
+                   .width = 56,
+                   .rank = 2,
+                   .dtype = DType::kBFloat16,
+                   .misalign = 1});
   return cases;
 }
 INSTANTIATE_TEST_SUITE_P(TypesAndLayouts, Ss2dGpu, ::testing::ValuesIn(types_and_layouts()));

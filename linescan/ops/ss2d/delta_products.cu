@@ -4,7 +4,8 @@
 //
 // for every route, and beside the first the sums of B's and C's gradients over the groups of channels. Ranks
 // are far below what libraries' tiles are made for: a block of the first product takes all of it for 64 pixels,
-// of the second for 64 channels and a part of the pixels. Either reads gdelta once.
+// of the second for 64 channels and a part of the pixels. Either reads gdelta once; where a block can hold the second
+// product of all channels, delta_products_at_once.cu reads it once for both.
 //
 // Source:    docs/decisions/0030-gradients-of-delta-of-long-records.md.
 // Numerics:  operands of T, float32 sums in a fixed order. No atomics.

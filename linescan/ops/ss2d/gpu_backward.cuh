@@ -19,7 +19,7 @@ struct BackwardArguments : Ss2dGpuArguments<T> {
   float* starts;           // StateTable
   RecordSums<float> record_sums;
   RecordSums<T> packed_record_sums;  // of the packed kernel, in the same memory
-  DeltaGradient<T> delta_gradient;   // or that, of long records
+  DeltaGradient<T> delta_gradient;   // or that, see there
   ParameterSums parameter_sums;
 
   template <typename G>

@@ -1,8 +1,8 @@
-// Where the packed backward kernel leaves the gradients of delta, B and C of long records, and the
-// products with them that make the gradients of the records and of dt_weight (delta_products.cu).
+// Where the packed backward kernels leave the gradients of delta, B and C, and the products with them that make the
+// gradients of the records and of dt_weight (delta_products.cu, delta_products_at_once.cu).
 //
-// Of a record of more numbers than a block has channels the gradient from each group of channels would be more
-// numbers than delta's is. From nine numbers on it is faster because the scan has less to do.
+// On planes of several tiles records of up to kGpuOnChipNumbers numbers are multiplied on the chip instead: of a
+// longer record the gradient from each group of channels would be more numbers than delta's is.
 #pragma once
 
 #include "linescan/ops/ss2d/gpu_arguments.cuh"

@@ -19,11 +19,10 @@ inline constexpr int kGpuSegments = 4;      // neighbouring lanes that share a c
 inline constexpr int kGpuSegmentSteps = 7;  // odd: lanes then meet different banks
 inline constexpr int kGpuChunk = kGpuSegments * kGpuSegmentSteps;
 // Warps of a multiprocessor:
-inline constexpr int kGpuMaxWarps = 16;  // of the general forward kernel: 128 registers a thread
-inline constexpr int kGpuBackwardWarps =
-    8;  // and the backward one, and packed_lines_backward.cu: 255
-inline constexpr int kGpuPackedWarps = 12;  // of packed_forward.cu and packed_backward.cu: 168
-inline constexpr int kGpuLineWarps = 16;    // of packed_lines_forward.cu
+inline constexpr int kGpuMaxWarps = 16;      // general, forward: 128 registers a thread
+inline constexpr int kGpuBackwardWarps = 8;  // general, backward, and lines: 255 registers
+inline constexpr int kGpuPackedWarps = 12;   // packed, on one tile: 168 registers
+inline constexpr int kGpuLineWarps = 16;     // packed, lines, forward
 // Blocks of several warps of a multiprocessor, of the packed kernels on one tile: each of their warps has a barrier
 // of its own, and a block that names barriers claims 16 of 64.
 inline constexpr int kGpuChains = 4;

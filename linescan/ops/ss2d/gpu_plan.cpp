@@ -232,10 +232,10 @@ Ss2dGpuPlan plan(const Ss2dSize& size, Pass pass, const Gpu& gpu) {
     const int64_t tiles = ceil_div(size.batch * size.pixels(), int64_t{kGpuProductChannels});
     const int64_t routes = std::max<int64_t>(1, size.routes);
     plan.at_once = size.rank <= kGpuRankAtOnce && slabs <= kGpuSlabsAtOnce;
-    // One wave of blocks, or four each of a quarter of the channels.
+    // One wave of blocks; half of it where the other half makes the records' gradients.
     const int64_t parts =
         plan.at_once ? gpu_blocks_at_once(size.rank) * gpu.multiprocessors / routes
-                     : ceil_div(4 * gpu.multiprocessors, routes * std::max<int64_t>(1, slabs));
+                     : 3 * gpu.multiprocessors / (2 * routes * std::max<int64_t>(1, slabs));
     plan.delta_parts = std::clamp<int64_t>(parts, 1, std::max<int64_t>(1, tiles));
   }
   const Ss2dGpuWorkspace parts = gpu_workspace(size, plan);

@@ -128,8 +128,9 @@ __global__ void __launch_bounds__(kThreads, gpu_blocks_at_once(kColumns))
 template <typename T, int kColumns, int kSlabs>
 void launch_slabs(const Ss2dGpuArguments<T>& args, const DeltaGradient<T>& gradient, int64_t parts,
                   T* gprojection, float* weight_sums, GpuStream stream) {
-  const int64_t slabs = (gradient.channels() + kSide - 1) / kSide;
-  const int64_t shared = kStages * sizeof(Stage<T, kColumns>) + slabs * sizeof(Tile<T, kColumns>);
+  static_assert(kStages * sizeof(Stage<T, kColumns>) + sizeof(Tile<T, kColumns>) ==
+                gpu_bytes_at_once(kColumns, kSide));
+  const int64_t shared = gpu_bytes_at_once(args.rank, gradient.channels());
   launch("ss2d delta_products_at_once", delta_products_at_once_kernel<T, kColumns, kSlabs>,
          {parts * args.routes, kThreads, shared}, stream, args, gradient, parts, gprojection,
          weight_sums);

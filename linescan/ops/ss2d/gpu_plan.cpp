@@ -231,7 +231,8 @@ Ss2dGpuPlan plan(const Ss2dSize& size, Pass pass, const Gpu& gpu) {
     const int64_t slabs = ceil_div(size.channels, int64_t{kGpuProductChannels});
     const int64_t tiles = ceil_div(size.batch * size.pixels(), int64_t{kGpuProductChannels});
     const int64_t routes = std::max<int64_t>(1, size.routes);
-    plan.at_once = size.rank <= kGpuRankAtOnce && slabs <= kGpuSlabsAtOnce;
+    plan.at_once = size.rank <= kGpuRankAtOnce && slabs <= kGpuSlabsAtOnce &&
+                   gpu_bytes_at_once(size.rank, size.channels) <= gpu.shared_per_block;
     // One wave of blocks; half of it where the other half makes the records' gradients.
     const int64_t parts =
         plan.at_once ? gpu_blocks_at_once(size.rank) * gpu.multiprocessors / routes

@@ -56,6 +56,7 @@ json own_fields(const Ss2dGpuPlan& plan) {
           {"packed", plan.packed},
           {"kept", plan.kept},
           {"stores_delta", plan.stores_delta},
+          {"at_once", plan.at_once},
           {"delta_parts", plan.delta_parts},
           {"pieces_slice", plan.pieces_slice},
           {"slice", plan.slice},

@@ -118,8 +118,7 @@ INSTANTIATE_TEST_SUITE_P(Routes, Ss2dGpu,
                                                 .routes = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12,
                                                            13, 14, 15}}));
 
-// Records of up to nine eights of numbers stay in registers where everything is packed and even; from the second on
-// the backward pass stores delta's gradient.
+// Records of up to nine eights of numbers stay in registers where everything is packed and even.
 std::vector<Case> types_and_layouts() {
   std::vector<Case> cases;
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16})

@@ -2,7 +2,7 @@
 //
 // As in gpu_chunk.cuh lane 4 g + q owns channels 2g and 2g + 1 on segment q of a chunk, and the columns
 // of records are multiplied on the tensor cores; here a record stays in registers from its load to the
-// products, `kHalves` words of eight numbers for a column, and addresses advance with the lane.
+// products, `kHalves` words of eight numbers for a column, and addresses come from a segment's number.
 // kWhole: the lines of all routes are whole segments, walked from end to end in one tile.
 #pragma once
 

@@ -33,7 +33,8 @@ __device__ __forceinline__ FragmentB<T> channel_pairs(const float (&to_B)[2],
            transpose_8x8(pair_from_floats<T>(to_C[0], to_C[1]))}};
 }
 
-// What becomes of the gradients of delta, B and C. Of records of up to eight numbers: multiplied on the chip, by
+// What becomes of the gradients of delta, B and C. Of records of up to eight numbers, on planes of several tiles:
+// multiplied on the chip, by
 // dt_weight transposed and by ones, which gives the gradient of records from the block's channels, eight numbers by
 // eight columns a product; and by the records, which gives that of dt_weight.
 template <typename T>

@@ -231,11 +231,14 @@ Ss2dGpuPlan plan(const Ss2dSize& size, Pass pass, const Gpu& gpu) {
     const int64_t slabs = ceil_div(size.channels, int64_t{kGpuProductChannels});
     const int64_t tiles = ceil_div(size.batch * size.pixels(), int64_t{kGpuProductChannels});
     const int64_t routes = std::max<int64_t>(1, size.routes);
-    plan.at_once = size.rank <= kGpuRankAtOnce && slabs <= kGpuSlabsAtOnce &&
-                   gpu_bytes_at_once(size.rank, size.channels) <= gpu.shared_per_block;
-    // One wave of blocks; half of it where the other half makes the records' gradients.
+    const int64_t shared = gpu_bytes_at_once(size.rank, size.channels);
+    plan.at_once =
+        size.rank <= kGpuRankAtOnce && slabs <= kGpuSlabsAtOnce && shared <= gpu.shared_per_block;
+    // One wave of blocks. Or one and a half a multiprocessor, which at 768 channels of 7 x 7 pixels is as many steps
+    // each as those have that make the records' gradients, and with them one wave.
+    const int64_t at_once = std::min<int64_t>(gpu_blocks_at_once(size.rank), blocks_of(shared));
     const int64_t parts =
-        plan.at_once ? gpu_blocks_at_once(size.rank) * gpu.multiprocessors / routes
+        plan.at_once ? at_once * gpu.multiprocessors / routes
                      : 3 * gpu.multiprocessors / (2 * routes * std::max<int64_t>(1, slabs));
     plan.delta_parts = std::clamp<int64_t>(parts, 1, std::max<int64_t>(1, tiles));
   }
@@ -291,8 +294,8 @@ std::string to_string(const Ss2dGpuPlan& plan) {
   if (plan.stores_delta)
     text += fmt::format(
         "  delta           its gradient is stored and multiplied behind each launch, {} parts of\n"
-        "                  the pixels for that of dt_proj_weight\n",
-        plan.delta_parts);
+        "                  the pixels for that of dt_proj_weight; read {}\n",
+        plan.delta_parts, plan.at_once ? "once for both products" : "once for each product");
   text += fmt::format(
       "  chunks          {} of {} steps a route and tile\n"
       "  grid            {} blocks of {} threads, {} images a launch\n"

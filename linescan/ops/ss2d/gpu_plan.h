@@ -32,7 +32,7 @@ static_assert(kGpuPackedWarps <= 15);
 inline constexpr int kGpuMostHalves = 9;
 inline constexpr int kGpuOnChipNumbers = 8;
 inline constexpr int kGpuProductChannels = 64;  // and pixels, of a tile of delta_products.cu
-// delta_products_at_once.cu: ranks and times 64 channels at most, and its blocks of a multiprocessor.
+// delta_products_at_once.cu: ranks and times 64 channels at most, and blocks that a multiprocessor has registers for.
 inline constexpr int kGpuRankAtOnce = 32;
 inline constexpr int kGpuSlabsAtOnce = 8;
 constexpr int gpu_blocks_at_once(int64_t rank) { return rank <= 16 ? 3 : 2; }

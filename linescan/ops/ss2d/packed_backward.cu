@@ -9,10 +9,11 @@
 // taken from the last to the first, the gradient handed on from warp to warp; the first route starts
 // the sums for gx in shared memory, the last one takes them to global memory.
 //
-// Source:    linescan/ops/ss2d/README.md; docs/decisions/0011-ss2d-on-gpus.md.
-// Numerics:  recurrences and sums in float; what is summed over channels or steps on the tensor cores
-//            (gradients of records and of dt_weight) is rounded to T before, and the sums over 16
-//            channels that blocks leave after. No atomics.
+// The gradients of delta, and of B and C, sums over the block's channels, are stored for delta_products.cu.
+//
+// Source:    linescan/ops/ss2d/README.md; docs/decisions/0011-ss2d-on-gpus.md, 0030 and 0033.
+// Numerics:  recurrences and sums in float; what is stored is rounded to T, and B's and C's addends before
+//            they are summed on the tensor cores. No atomics.
 // Reference: reference.cpp beside this file. Chosen by launch_backward in backward.cu.
 
 #include "linescan/ops/ss2d/gpu_packed_gradients.cuh"

@@ -95,7 +95,8 @@ struct MultipliedGradients {
   }
 };
 
-// Of other records, and on planes of one tile: stored, B's and C's as sums over the block's channels (gpu_delta_gradient.cuh).
+// Of other records, and on planes of one tile: stored, B's and C's as sums over the block's channels
+// (gpu_delta_gradient.cuh).
 template <typename T, int kHalves>
 struct StoredGradients {
   uint32_t one;  // in the first row of B's depth, and in the last eight rows' first of C's

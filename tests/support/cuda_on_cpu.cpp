@@ -1,7 +1,11 @@
 #include "tests/support/cuda_on_cpu.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <cstdlib>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "linescan/base/error.h"
@@ -183,6 +187,26 @@ const unsigned char* meet_warp() {
   return offers;
 }
 
+namespace {
+
+// "warp 0 at barrier 3, warp 8 in an exchange": by the first thread of each that has not ended.
+std::string waiting_warps() {
+  std::string text;
+  for (std::size_t w = 0; w < block.warps.size(); ++w) {
+    const auto first = block.fibers.begin() + static_cast<std::ptrdiff_t>(w * kLanes);
+    const auto fiber = std::find_if(first, first + kLanes, [](const Fiber& f) { return !f.done; });
+    if (fiber == first + kLanes) continue;
+    std::string at = "in an exchange";
+    if (fiber->waits_for == &block.barrier.completed) at = "at __syncthreads()";
+    for (int i = 1; i < kNamedBarriers; ++i)
+      if (fiber->waits_for == &block.named[i].completed) at = fmt::format("at barrier {}", i);
+    text += fmt::format("{}warp {} {}", text.empty() ? "" : ", ", w, at);
+  }
+  return text;
+}
+
+}  // namespace
+
 unsigned char* dynamic_shared_memory() {
   auto address = reinterpret_cast<std::uintptr_t>(block.shared.data());
   return block.shared.data() + (kAlignment - address % kAlignment) % kAlignment;
@@ -221,8 +245,8 @@ void run_grid(const char* what, int64_t grid, int threads, int64_t shared_bytes,
         progress = true;
       }
       if (!progress)
-        throw_error<DeviceError>("{}: block {} waits at a barrier that not all threads reach", what,
-                                 b);
+        throw_error<DeviceError>("{}: block {} waits at a barrier that not all threads reach: {}",
+                                 what, b, waiting_warps());
     }
   }
 }

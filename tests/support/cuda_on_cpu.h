@@ -188,6 +188,7 @@ void launch(const char* what, void (*kernel)(Parameters...), const LaunchShape& 
 }  // namespace linescan
 
 inline void __syncthreads() { linescan::on_cpu::block_barrier(); }
+inline void __threadfence_block() {}
 inline void __syncwarp(unsigned = linescan::kAllLanes) { linescan::on_cpu::meet_warp(); }
 template <typename T>
 T __shfl_sync(unsigned, T value, int source, int width = 32) {

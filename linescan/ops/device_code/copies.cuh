@@ -3,6 +3,10 @@
 
 #include "linescan/ops/device_code/cuda.cuh"
 
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#define LINESCAN_BULK_COPIES
+#endif
+
 namespace linescan {
 
 // kBytes (4, 8 or 16) arrive at `shared`; both addresses are multiples of kBytes.
@@ -42,5 +46,105 @@ __device__ __forceinline__ void copy_async(void* shared, const void* global, int
                  : "memory");
 #endif
 }
+
+// Places in shared memory that a team of threads fills over and over while others, the readers, work on what was there
+// before. Nobody but the readers waits for copies that are under way.
+//
+//   of the team                                  of the readers
+//   arrivals.expect(place, bytes);               arrivals.wait(place);
+//   arrivals.copy(place, to, from, n); ..
+//   copy_async(..); ..
+//   arrivals.arrive(place);
+//
+// Of ordinary stores no arrival speaks: who makes some has a __threadfence_block() behind them, which waits for all
+// copies that its thread has under way, too.
+// `bytes`: of all that copy() brings in this turn, possibly none. That the readers are through with a place the team is
+// told otherwise. Where the hardware has copies in bulk (compute capability 9.0) one thread asks for them, and
+// arrivals are barriers in shared memory; elsewhere the team copies pack by pack, and places are barriers of the block from
+// kFirstBarrier on.
+template <int kTeam, int kReaders, int kPlaces, int kFirstBarrier>
+class Arrivals {
+ public:
+  // `barriers` [kPlaces] in shared memory.
+  __device__ __forceinline__ explicit Arrivals([[maybe_unused]] uint64_t* barriers) {
+#ifdef LINESCAN_BULK_COPIES
+    barriers_ = static_cast<unsigned>(__cvta_generic_to_shared(barriers));
+#endif
+  }
+  // By one thread; the block meets before anything else.
+  __device__ __forceinline__ void begin() const {
+#ifdef LINESCAN_BULK_COPIES
+    for (int place = 0; place < kPlaces; ++place)
+      asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier(place)), "n"(kTeam + 1)
+                   : "memory");
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
+  }
+
+  // ---- The team, of which `thread` is one ----
+  __device__ __forceinline__ void expect([[maybe_unused]] int thread, [[maybe_unused]] int place,
+                                         [[maybe_unused]] unsigned bytes) const {
+#ifdef LINESCAN_BULK_COPIES
+    if (thread == 0)
+      asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier(place)),
+                   "r"(bytes)
+                   : "memory");
+#endif
+  }
+  // Contiguous memory; everything is a multiple of 16 bytes.
+  __device__ __forceinline__ void copy(int thread, [[maybe_unused]] int place, void* shared,
+                                       const void* global, int bytes) const {
+#ifdef LINESCAN_BULK_COPIES
+    if (thread == 0)
+      asm volatile(
+          "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, "
+          "[%3];" ::"r"(static_cast<unsigned>(__cvta_generic_to_shared(shared))),
+          "l"(global), "r"(bytes), "r"(barrier(place))
+          : "memory");
+#else
+#pragma unroll 8
+    for (int at = 16 * thread; at < bytes; at += 16 * kTeam)
+      copy_async<16>(static_cast<std::byte*>(shared) + at,
+                     static_cast<const std::byte*>(global) + at);
+#endif
+  }
+  __device__ __forceinline__ void arrive(int place) const {
+#ifdef LINESCAN_BULK_COPIES
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier(place))
+                 : "memory");
+#else
+    commit_copies();
+    wait_copies<0>();
+    barrier_arrive(kFirstBarrier + place, kTeam + kReaders);
+#endif
+  }
+
+  // ---- The readers ----
+  __device__ __forceinline__ void wait(int place) {
+#ifdef LINESCAN_BULK_COPIES
+    unsigned arrived = 0;
+    while (!arrived)
+      asm volatile(
+          "{.reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, "
+          "p;}"
+          : "=r"(arrived)
+          : "r"(barrier(place)), "r"(turns_ >> place & 1)
+          : "memory");
+    turns_ ^= 1u << place;
+#else
+    barrier_wait(kFirstBarrier + place, kTeam + kReaders);
+#endif
+  }
+
+  // For copies that know barriers in shared memory (row_boxes.cuh).
+#ifdef LINESCAN_BULK_COPIES
+  __device__ __forceinline__ unsigned barrier(int place) const { return barriers_ + 8 * place; }
+
+ private:
+  unsigned barriers_, turns_ = 0;  // a bit a place
+#else
+  __device__ __forceinline__ unsigned barrier(int) const { return 0; }
+#endif
+};
 
 }  // namespace linescan

@@ -43,6 +43,20 @@ __device__ __forceinline__ unsigned char* group_memory() {
 #endif
 }
 
+// Registers a thread from here on, a multiple of eight; all four warps of a group call it, in one branch of the kernel.
+template <int kRegisters>
+__device__ __forceinline__ void group_gives_registers() {
+#ifdef LINESCAN_WARP_GROUPS
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
+#endif
+}
+template <int kRegisters>
+__device__ __forceinline__ void group_takes_registers() {
+#ifdef LINESCAN_WARP_GROUPS
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
+#endif
+}
+
 // What stands where in an operand of depth k: the numbers of one k in a column of the matrix, or in a row.
 enum class DepthIs { kColumns, kRows };
 

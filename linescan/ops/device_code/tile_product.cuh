@@ -26,15 +26,23 @@ struct Sums {
     for (int i = 0; i < kTiles; ++i)
       to[i * step] = make_float4(tiles[i][0], tiles[i][1], tiles[i][2], tiles[i][3]);
   }
-  __device__ __forceinline__ void add(const float4* from, int step) {
+  __device__ __forceinline__ void get(const float4* from, int step) {
 #pragma unroll
     for (int i = 0; i < kTiles; ++i) {
       const float4 tile = from[i * step];
-      tiles[i][0] += tile.x;
-      tiles[i][1] += tile.y;
-      tiles[i][2] += tile.z;
-      tiles[i][3] += tile.w;
+      tiles[i][0] = tile.x;
+      tiles[i][1] = tile.y;
+      tiles[i][2] = tile.z;
+      tiles[i][3] = tile.w;
     }
+  }
+  __device__ __forceinline__ void add(const float4* from, int step) {
+    Sums other;
+    other.get(from, step);
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i)
+#pragma unroll
+      for (int j = 0; j < 4; ++j) tiles[i][j] += other.tiles[i][j];
   }
   __device__ __forceinline__ void clear() {
 #pragma unroll

@@ -55,6 +55,8 @@ struct GradientTiles : DeltaSizes<T, kKeys> {
   __device__ __forceinline__ float* record_rows(int h) const {
     return rows + h % 2 * kDeltaRecordRows * kChunk;
   }
+  static __device__ __forceinline__ int thread() { return static_cast<int>(threadIdx.x); }
+  static __device__ __forceinline__ void meet() { __syncthreads(); }
   static constexpr int kShares = 1;
   __device__ __forceinline__ float* share(GradientRow which, int = 0) const {
     return own + which * kChunk;
@@ -140,7 +142,7 @@ __global__ void __launch_bounds__(GradientTiles<T, kKeys>::kThreads, kKeys == 32
     const int head = static_cast<int>(item % in.heads), first_head = head * in.group();
     const DeltaChunk chunk = chunk_of(args.sequences, number, kChunk);
     if (chunk.tokens == 0) {
-      clear_parameter_sums(args, number, first_head);
+      clear_parameter_sums<Tiles>(args, number, first_head);
       continue;
     }
 
@@ -256,7 +258,8 @@ __global__ void __launch_bounds__(GradientTiles<T, kKeys>::kThreads, kKeys == 32
             multiply_add(pairs, unit, go, b);
           });
         }
-        if (at_step == 0) tiles.decays->fill(rows + kGate * kChunk);
+        if (at_step == 0)
+          tiles.decays->template fill<Tiles::kThreads>(rows + kGate * kChunk, threadIdx.x);
         __syncthreads();
         if (at_step + 1 < slices) continue;
         sums = sums.mapped([&](float x, int r, int) { return own(kReadQ, r) * x; });
@@ -363,7 +366,8 @@ __global__ void __launch_bounds__(GradientTiles<T, kKeys>::kThreads, kKeys == 32
         for (int j = 0; j < 4; ++j) over.tiles[i][j] += M.tiles[i][j] * kk.tiles[i][j];
       place.store(over, tiles.over, Tiles::kOver);
       state_dot = sum_of_lanes(state_dot, 32);
-      if (threadIdx.x % 32 == 0) tiles.share(kWarpSums)[threadIdx.x / 32] = state_dot;
+      if (threadIdx.x % 32 == 0)
+        tiles.share(kWarpSums)[threadIdx.x / 32] = rows[kDecay * kChunk] * state_dot;
       v_dot = sum_of_lanes(v_dot, kLanes);
       if (own_lane == 0) tiles.share(kCorrection)[own_token] = v_dot;
       __syncthreads();
@@ -397,9 +401,10 @@ __global__ void __launch_bounds__(GradientTiles<T, kKeys>::kThreads, kKeys == 32
         }
       }
 
-      store_gate_and_beta(
+      store_gate_and_beta<Tiles>(
           tiles, args, chunk, number, h,
-          sum_gate_and_beta(tiles, rows[kDecay * kChunk], pairs_over_token(tiles, rows)));
+          sum_gate_and_beta<Tiles>(
+              tiles, pairs_over_token(tiles, rows) + states_over_token<Tiles>(tiles)));
       __syncthreads();
     }
     const auto store = [&](const Sums<kKeyTiles>& sums, const auto& tile, const DeltaRows<T>& to) {
@@ -419,6 +424,7 @@ void launch_delta_gradients(const GatedDeltaRuleProblem& p,
                             const GatedDeltaRuleGradients& gradients,
                             const GatedDeltaRuleGpuPlan& plan, std::byte* workspace,
                             GpuStream stream) {
+  const bool key_vectors = rows_are_vectors(gradients.q) && rows_are_vectors(gradients.k);
   const bool pairs = (!gradients.q || rows_are_pairs(gradients.q)) &&
                      (!gradients.k || rows_are_pairs(gradients.k));
   dispatch_delta(p.q.dtype, plan.padded_keys, [&]<typename T, int kKeys>() {
@@ -433,6 +439,7 @@ void launch_delta_gradients(const GatedDeltaRuleProblem& p,
                                   delta_rows<unsigned char>(gradients.beta),
                                   rows_are_vectors(gradients.o),
                                   gradients.v && rows_are_vectors(gradients.v),
+                                  key_vectors,
                                   pairs,
                                   static_cast<int>(plan.padded_values),
                                   static_cast<int>(plan.gradient_stages),

@@ -253,7 +253,7 @@ __global__ void __launch_bounds__(2 * DeltaSizes<T, kKeys, kPair>::kChunk, kPair
       }
       look_ahead(h + 1);
       __syncthreads();  // of the first one, too: the tiles have been used
-      decays.fill(gate);
+      decays.template fill<2 * Sizes::kChunk>(gate, threadIdx.x);
       __syncthreads();
 
       const DeltaRecord<T> record =

@@ -12,11 +12,13 @@ __device__ __forceinline__ float& parameter_sum(const GradientArgs<T>& args, int
                                                 int which, int h) {
   return args.parameter_sums[(2 * number + which) * args.in.value_heads + h];
 }
-// For a chunk that does not exist; by the whole block.
-template <typename T>
+// The threads that do this are a team: kThreads, thread() of the one that asks, and meet().
+
+// For a chunk that does not exist.
+template <class Team, typename T>
 __device__ __forceinline__ void clear_parameter_sums(const GradientArgs<T>& args, int64_t number,
                                                      int first_head) {
-  for (int i = threadIdx.x; i < 2 * args.in.group(); i += blockDim.x)
+  for (int i = Team::thread(); i < 2 * args.in.group(); i += Team::kThreads)
     parameter_sum(args, number, i % 2, first_head + i / 2) = 0.f;
 }
 
@@ -54,46 +56,54 @@ struct TokenGradients {
   float gate = 0, beta = 0;
 };
 
-// Of the thread's token, in its first lane. By the whole block, which has met since these were written, in kShares
-// parts:
+// What the gradients' kernels leave in shared memory for every token, in kShares parts, before a team meets and sums it up:
 //   kReads       q . (S gO) - beta k . (S gX), scaled: what a token reads from the state
 //   kWrites      k . (gS' u), scaled: what it writes
 //   kToBeta      all of the gradient of beta but kCorrection, which is gX . v
-//   kWarpSums    <gS', S>, a part a warp
-// A token has as many threads as the block has for each of the chunk's. `decay`: of the chunk. `pairs`: this thread's
-// share of what passes over its token from tokens behind it to tokens in front of it.
-template <class Tiles>
-__device__ __forceinline__ TokenGradients sum_gate_and_beta(const Tiles& tiles, float decay,
-                                                            float pairs) {
+//   kWarpSums    <gS', S> times the chunk's decay, a part for each warp of the kThreads that multiply
+// A token has as many threads of a team as there are for each of the chunk's.
+
+// Reads by the thread's token and those behind it, and writes by those in front of it, which all pass over its gate; a share
+// of the token's threads.
+template <class Team, class Tiles>
+__device__ __forceinline__ float states_over_token(const Tiles& tiles) {
   constexpr int kChunk = Tiles::kChunk;
-  constexpr int kLanes = Tiles::kThreads / kChunk, kLaneTokens = kChunk / kLanes;
-  const int own_token = threadIdx.x / kLanes, own_lane = threadIdx.x % kLanes;
-  float gg = pairs;
+  constexpr int kLanes = Team::kThreads / kChunk, kLaneTokens = kChunk / kLanes;
+  const int own_token = Team::thread() / kLanes, own_lane = Team::thread() % kLanes;
+  float sum = 0;
 #pragma unroll
   for (int n = 0; n < kLaneTokens; ++n) {
     const int i = own_lane * kLaneTokens + n;
 #pragma unroll
     for (int share = 0; share < Tiles::kShares; ++share)
-      gg += tiles.share(i < own_token ? kWrites : kReads, share)[i];
+      sum += tiles.share(i < own_token ? kWrites : kReads, share)[i];
   }
-  TokenGradients sums = {sum_of_lanes(gg, kLanes)};
-  if (own_lane != 0) return sums;
-  float state = 0;
-  for (int w = 0; w < Tiles::kThreads / 32; ++w) state += tiles.share(kWarpSums)[w];
-  sums.gate = fmaf(state, decay, sums.gate);
+  return sum;
+}
+
+// Of the thread's token, in its first lane. `passing`: this thread's share of all that passes over its token.
+template <class Team, class Tiles>
+__device__ __forceinline__ TokenGradients sum_gate_and_beta(const Tiles& tiles, float passing) {
+  constexpr int kLanes = Team::kThreads / Tiles::kChunk;
+  const int own_token = Team::thread() / kLanes;
+  TokenGradients sums = {sum_of_lanes(passing, kLanes)};
+  if (Team::thread() % kLanes != 0) return sums;
+#pragma unroll
+  for (int w = 0; w < Tiles::kThreads / 32; ++w) sums.gate += tiles.share(kWarpSums)[w];
   sums.beta = tiles.share(kCorrection)[own_token];
 #pragma unroll
   for (int i = 0; i < Tiles::kShares; ++i) sums.beta += tiles.share(kToBeta, i)[own_token];
   return sums;
 }
 
-// By the whole block; sums of the thread's token, from its first lane.
-template <class Tiles, typename T>
+// By the same team; sums of the thread's token, from its first lane.
+template <class Team, class Tiles, typename T>
 __device__ __forceinline__ void store_gate_and_beta(const Tiles& tiles, const GradientArgs<T>& args,
                                                     const DeltaChunk& chunk, int64_t number, int h,
                                                     const TokenGradients& sums) {
-  constexpr int kLanes = Tiles::kThreads / Tiles::kChunk;
-  const int own_token = threadIdx.x / kLanes, own_lane = threadIdx.x % kLanes;
+  constexpr int kLanes = Team::kThreads / Tiles::kChunk;
+  const int thread = Team::thread();
+  const int own_token = thread / kLanes, own_lane = thread % kLanes;
   const DeltaInputs<T>& in = args.in;
   ParameterTerms terms;
   if (own_lane == 0 && own_token < chunk.tokens)
@@ -102,17 +112,17 @@ __device__ __forceinline__ void store_gate_and_beta(const Tiles& tiles, const Gr
   if (in.A_log) {
     terms.A_log = sum_of_lanes(terms.A_log, 32);
     terms.dt_bias = sum_of_lanes(terms.dt_bias, 32);
-    __syncthreads();
-    if (threadIdx.x % 32 == 0) {
-      tiles.share(kReads)[threadIdx.x / 32] = terms.A_log;
-      tiles.share(kWrites)[threadIdx.x / 32] = terms.dt_bias;
+    Team::meet();
+    if (thread % 32 == 0) {
+      tiles.share(kReads)[thread / 32] = terms.A_log;
+      tiles.share(kWrites)[thread / 32] = terms.dt_bias;
     }
-    __syncthreads();
-    if (threadIdx.x < 2) {
+    Team::meet();
+    if (thread < 2) {
       float sum = 0;
-      for (int w = 0; w < Tiles::kThreads / 32; ++w)
-        sum += tiles.share(threadIdx.x == 0 ? kReads : kWrites)[w];
-      parameter_sum(args, number, threadIdx.x, h) = sum;
+      for (int w = 0; w < Team::kThreads / 32; ++w)
+        sum += tiles.share(thread == 0 ? kReads : kWrites)[w];
+      parameter_sum(args, number, thread, h) = sum;
     }
   }
 }

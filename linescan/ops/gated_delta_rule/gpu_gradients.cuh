@@ -16,7 +16,7 @@ struct GradientArgs {
   DeltaRows<T> q, k, v;
   DeltaRows<float> g;
   DeltaRows<unsigned char> beta;  // of the type of the input
-  bool o_vectors, v_vectors, pairs;
+  bool o_vectors, v_vectors, key_vectors, pairs;
   int padded_values, stages;
   int64_t chunks;
   std::byte* records;
@@ -129,6 +129,18 @@ struct GradientPlace {
       for (int j = 0; j < 2; ++j) visit(i, 2 * row + j, two[j]);
     }
   }
+  // visit(tile, row 0 or 1, two numbers), for tiles of half types in panels.
+  template <typename T, class Visit>
+  __device__ __forceinline__ void for_key_pairs(const Panels<T>& tile, const Visit& visit) const {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int i = 0; i < Tiles::kOwn / 16; ++i) {
+      uint32_t words[4];
+      load_matrices(words, tile.at(token + lane % 16, key + 16 * i + lane / 16 * 8));
+#pragma unroll
+      for (int n = 0; n < 4; ++n) visit(2 * i + n / 2, n % 2, Two<T>{words[n]});
+    }
+  }
   template <typename T, class Tile>
   __device__ __forceinline__ void read_keys(const Tile& tile, int row,
                                             float (&numbers)[Tiles::kOwn / 4]) const {
@@ -172,8 +184,8 @@ __device__ __forceinline__ float sum_of_parts(const float* parts, int token) {
   return sum;
 }
 
-// norms[0, token], norms[1, token] <- or, unless `first`, += x . gy and x . x over the keys that the block has. By the
-// whole block, which has met since it read `parts`, and meets before norms are used.
+// norms[0, token], norms[1, token] <- or, unless `first`, += x . gy and x . x over the keys that the block has. By all
+// threads with keys, which have met since they read `parts`, and meet before norms are used.
 template <typename T, class Tiles, int kTiles, class Tile>
 __device__ __forceinline__ void add_row_dots(const GradientPlace<Tiles>& place,
                                              const Sums<kTiles>& sums, const Tile& tile,
@@ -189,10 +201,10 @@ __device__ __forceinline__ void add_row_dots(const GradientPlace<Tiles>& place,
     if (place.q == 0)
       parts[kPart + (place.token + place.g + 8 * row) * Tiles::kKeyWarps + place.key_warp] = sum;
   }
-  __syncthreads();
-  for (int i = threadIdx.x; i < 2 * Tiles::kChunk; i += blockDim.x)
+  Tiles::meet();
+  for (int i = threadIdx.x; i < 2 * Tiles::kChunk; i += Tiles::kThreads)
     norms[i] = (first ? 0.f : norms[i]) + sum_of_parts<Tiles::kKeyWarps>(parts, i);
-  __syncthreads();
+  Tiles::meet();
 }
 
 // The gradients of rows x from n gy (chunk_gradients.cu), for the tokens that there are; keys from first_key on.

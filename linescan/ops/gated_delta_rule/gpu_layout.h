@@ -102,8 +102,10 @@ struct DeltaLayout {
   }
 
   // The gradients' kernel of warp groups, for half types: two groups, each with all tokens and half of the
-  // keys. Tiles in panels (device_code/group_product.cuh); V goes by in slices of a panel.
-  static constexpr int kGroupThreads = 256, kGroupStages = 2, kPanel = 64;
+  // keys, two warps that move tiles and two that finish gates. Tiles in panels (device_code/group_product.cuh); V goes by in slices
+  // of a panel.
+  static constexpr int kGroupThreads = 256, kGroupMovers = 64, kGroupFinishers = 64;
+  static constexpr int kGroupStages = 2, kPanel = 64;
   // Keys that it has at once; of more it takes one half after the other.
   constexpr int group_keys() const { return std::min(keys, 128); }
   constexpr bool has_groups() const {
@@ -116,16 +118,20 @@ struct DeltaLayout {
   constexpr int64_t group_stage_bytes() const {
     return (2 * group_keys() / kPanel + 4) * group_panel_bytes();
   }
-  // k and q, H and M, stages; then floats: decays, the records' rows of two value heads and half as many of the
-  // kernel's own; x . gy and x . x of q and k; what passes over tokens, of either group.
-  static constexpr int kGroupOverStride = kPanel + 8, kGroupNormRows = 4;
+  // k and q, H and M, stages; then floats: decays, the records' rows of three value heads and as many of the
+  // kernel's own; x . gy and x . x of q and k; what passes over tokens, of eight rows of every warp of
+  // either group; where v of each stage, q and k go; where copies arrive, of stages and of keys.
+  static constexpr int kGroupOverStride = kPanel + 8, kGroupNormRows = 4, kGroupRecords = 3;
+  static constexpr int kGroupParcels = kGroupStages + 2, kGroupParcelBytes = 48;
   constexpr int64_t group_gradients_bytes() const {
     return (2 * group_keys() / kPanel + 2) * group_panel_bytes() +
-           kGroupStages * group_stage_bytes() + int64_t{4} * 2 * chunk() * kGroupOverStride +
-           decays_bytes() + 3 * rows_bytes() + int64_t{4} * kGroupNormRows * chunk();
+           kGroupStages * group_stage_bytes() + int64_t{4} * chunk() * kGroupOverStride +
+           decays_bytes() + (kGroupRecords + 1) * rows_bytes() +
+           int64_t{4} * kGroupNormRows * chunk() + kGroupParcels * kGroupParcelBytes +
+           8 * (kGroupStages + 1);
   }
-  // A block's slot in the workspace: of every value head the gradients of gates and beta, [2, tokens]; gq and gk,
-  // [tokens, keys].
+  // A block's slot in the workspace, where keys come in parts: of every value head the gradients of gates and beta,
+  // [2, tokens]; gq and gk, [tokens, keys].
   constexpr int64_t group_slot_floats(int64_t value_heads) const {
     return value_heads * 2 * kPanel + int64_t{2} * kPanel * keys;
   }

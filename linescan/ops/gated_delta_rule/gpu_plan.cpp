@@ -179,13 +179,13 @@ void plan_gradients(GatedDeltaRuleGpuPlan& plan, const GatedDeltaRuleSize& size,
     return;
   }
   plan.gradient_stages = DeltaLayout::kGroupStages;
-  // Where value heads or halves of the keys meet, a block has a slot, and blocks are as few as find a
-  // multiprocessor.
-  if (plan.key_pair || size.value_heads > size.heads)
+  // Blocks are as few as find a multiprocessor: they load ahead. Where keys come in halves, each has a slot.
+  if (plan.key_pair)
     plan.gradient_slot_floats = layout.group_slot_floats(size.value_heads / size.heads);
-  plan.gradients =
-      launch_of(plan.gradient_slot_floats > 0 ? std::min(units, gpu.multiprocessors) : units,
-                DeltaLayout::kGroupThreads, layout.group_gradients_bytes());
+  plan.gradients = launch_of(
+      std::min(units, gpu.multiprocessors),
+      DeltaLayout::kGroupThreads + DeltaLayout::kGroupMovers + DeltaLayout::kGroupFinishers,
+      layout.group_gradients_bytes());
 }
 
 // Chunk by chunk.

@@ -59,35 +59,59 @@ struct alignas(16) DeltaDecays {
   float upto[kChunk];               // from the start of its block to a token, itself included
   float between[kBlocks][kBlocks];  // [i, j]: of the blocks between j and i
 
-  // By kChunk threads or more; `gate`: log2(e) g. The block must meet before the decays are used.
-  __device__ __forceinline__ void fill(const float* gate) {
-    const int i = threadIdx.x, first = i / 16 * 16;
+  // By kThreads, a multiple of kChunk; `gate`: log2(e) g, at a multiple of 16 bytes. They must meet before the decays
+  // are used.
+  template <int kThreads>
+  __device__ __forceinline__ void fill(const float* gate, int thread) {
+    // A token's threads share the tokens of its block.
+    constexpr int kLanes = kThreads >= 4 * kChunk ? 4 : kThreads / kChunk, kOwn = 16 / kLanes;
+    static_assert(kThreads % kChunk == 0);
+    const int i = thread / kLanes, lane = thread % kLanes, first = i / 16 * 16;
     if (i < kChunk) {
-      float own[16];
+      float sum = 0, rest = 0,
+            behind = 0;  // of the gates up to i, behind i, and behind this thread's up to i
 #pragma unroll
-      for (int j = 0; j < 16; ++j) own[j] = gate[first + j];
-      float sum = 0, rest = 0;
-#pragma unroll
-      for (int j = 15; j >= 0; --j) {  // sum: of the gates behind j, up to i
-        near[i][j] = first + j <= i ? exp2_approx(sum) : 0.f;
-        if (first + j <= i) sum += own[j];
+      for (int j = 12; j >= 0; j -= 4) {
+        if (j + 4 == (lane + 1) * kOwn) behind = sum;
+        const auto gates = *reinterpret_cast<const float4*>(gate + first + j);
+        const auto add = [&](int j, float x) { (first + j <= i ? sum : rest) += x; };
+        add(j + 3, gates.w);
+        add(j + 2, gates.z);
+        add(j + 1, gates.y);
+        add(j, gates.x);
       }
 #pragma unroll
-      for (int j = 0; j < 16; ++j)
-        if (first + j > i) rest += own[j];
-      upto[i] = sum;
-      ahead[i] = rest;
+      for (int n = kOwn - 1; n >= 0; --n) {
+        const int j = lane * kOwn + n;
+        const bool in_front = first + j <= i;
+        near[i][j] = in_front ? exp2_approx(behind) : 0.f;
+        if (in_front) behind += gate[first + j];
+      }
+      if (lane == 0) {
+        upto[i] = sum;
+        ahead[i] = rest;
+      }
     }
-    if (i < kBlocks * kBlocks) {
-      const int to = i / kBlocks, from = i % kBlocks;
+    const int pair = kThreads - 1 - thread;
+    if (pair < kBlocks * kBlocks) {
+      const int to = pair / kBlocks, from = pair % kBlocks;
       float sum = 0;
-      for (int j = 16 * (from + 1); j < 16 * to; ++j) sum += gate[j];
+      for (int block = from + 1; block < to; ++block)
+#pragma unroll
+        for (int j = 0; j < 16; j += 4) {
+          const auto four = *reinterpret_cast<const float4*>(gate + 16 * block + j);
+          sum += (four.x + four.y) + (four.z + four.w);
+        }
       between[to][from] = sum;
     }
   }
   // `together`: i and j are of one block.
   __device__ __forceinline__ float operator()(int i, int j, bool together) const {
     return together ? near[i][j % 16] : exp2_approx(upto[i] + between[i / 16][j / 16] + ahead[j]);
+  }
+  // The exponent for tokens of an earlier block, but for what is ahead of them in it.
+  __device__ __forceinline__ float from_block(int i, int block) const {
+    return upto[i] + between[i / 16][block];
   }
   // exp of all gates up to token i, and of all behind it.
   __device__ __forceinline__ float from_start(int i) const {

@@ -239,32 +239,49 @@ template <int kColumns, int kThreads, typename T>
 __device__ __forceinline__ void load_panels(int thread, const Panels<T>& tile, const T* from,
                                             int64_t step, int valid_rows, int valid_columns,
                                             bool vectors) {
-  constexpr int kRows = 64, kPacks = kColumns / 8, kPass = kThreads / kPacks;
-  static_assert(kPass % 8 == 0);  // so that a thread's packs are swizzled alike
+  // Rows at a time, eights of them, so that a thread's packs of a column are swizzled alike; packs of a row at a time.
+  constexpr int kRows = 64, kPacks = kColumns / 8;
+  constexpr int kPass = kThreads >= 8 * kPacks ? kThreads / kPacks : 8;
+  constexpr int kAtOnce = kThreads / kPass;
+  static_assert(kPass % 8 == 0 && kPacks % kAtOnce == 0);
   if (vectors) {
-    const int first = thread / kPacks, column = thread % kPacks * 8;
-    const int valid = column < valid_columns ? valid_rows - first : 0;  // rows from `first` on
-    T* const to = tile.at(first, column);
-    const T* at = from + first * step + column;
-    const int64_t pass_step = kPass * step;
-    if (valid_rows >= kRows && column < valid_columns) {
+    // Neighbouring threads have neighbouring packs, where they have all of a row.
+    const int first = kAtOnce == kPacks ? thread / kPacks : thread % kPass;
 #pragma unroll
-      for (int row = 0; row < kRows; row += kPass, at += pass_step)
-        copy_async<16>(to + row * 64, at);
-    } else {
+    for (int pack = kAtOnce == kPacks ? thread % kPacks : thread / kPass, i = 0;
+         i < kPacks / kAtOnce; ++i, pack += kAtOnce) {
+      const int column = pack * 8;
+      const int valid = column < valid_columns ? valid_rows - first : 0;  // rows from `first` on
+      T* const to = tile.at(first, column);
+      const T* at = from + first * step + column;
+      const int64_t pass_step = kPass * step;
+      if (valid_rows >= kRows && column < valid_columns) {
 #pragma unroll
-      for (int row = 0; row < kRows; row += kPass, at += pass_step)
-        copy_async<16>(to + row * 64, at, row < valid ? 16 : 0);
+        for (int row = 0; row < kRows; row += kPass, at += pass_step)
+          copy_async<16>(to + row * 64, at);
+      } else {
+#pragma unroll
+        for (int row = 0; row < kRows; row += kPass, at += pass_step)
+          copy_async<16>(to + row * 64, at, row < valid ? 16 : 0);
+      }
     }
     return;
   }
+  constexpr int kTogether = 8;  // numbers under way
 #pragma unroll 1
-  for (int i = thread; i < kRows * kColumns; i += kThreads) {
-    const int row = i / kColumns, column = i % kColumns;
-    const bool valid = row < valid_rows && column < valid_columns;
-    *tile.at(row, column) = valid ? from[row * step + column] : T{};
+  for (int i = thread; i < kRows * kColumns; i += kTogether * kThreads) {
+    T numbers[kTogether];
+#pragma unroll
+    for (int n = 0; n < kTogether; ++n) {
+      const int row = (i + n * kThreads) / kColumns, column = (i + n * kThreads) % kColumns;
+      numbers[n] = row < valid_rows && column < valid_columns ? from[row * step + column] : T{};
+    }
+#pragma unroll
+    for (int n = 0; n < kTogether; ++n)
+      *tile.at((i + n * kThreads) / kColumns, (i + n * kThreads) % kColumns) = numbers[n];
   }
   group_publish();
+  __threadfence_block();  // arrivals (copies.cuh) do not speak for stores
 }
 
 // Two neighbours of a row of `columns` numbers, as far as it goes.

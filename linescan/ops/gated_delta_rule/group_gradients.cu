@@ -3,168 +3,45 @@
 //
 // A block takes a chunk and a head of q and k, and goes through the value heads that read them; with more than 128
 // keys twice, for half of the keys each time. Two groups of four warps share the keys; each has all 64 tokens, 16 a
-// warp. V goes by in slices of 64, of which one is multiplied while the next one arrives. Of the products of tokens
-// with tokens the first group has H = E o (gO u^T), the second N = -E o (gX u^T) and M.
-//
-// gq and gk add up over value heads in the block's slot of the workspace: in registers they would leave too few for the
-// rest.
+// warp, and what the products give. V goes by in slices of 64. Of the products of tokens with tokens the first group has
+// H = E o (gO u^T), the second N = -E o (gX u^T) and M. Two warps move tiles (gpu_gradient_moves.cuh), two finish the
+// gradients of gates (gpu_gradient_sums.cuh); turns are in gpu_gradient_tiles.cuh.
 //
 // Numerics:  sums in float32; operands of products are rounded to T.
 // Reference: reference.cpp beside this file; bounds in tests/ops/gated_delta_rule_gpu_test.cpp.
 
-#include "linescan/ops/device_code/group_product.cuh"
-#include "linescan/ops/gated_delta_rule/gpu_gate_gradient.cuh"
-#include "linescan/ops/gated_delta_rule/gpu_gradients.cuh"
+#include "linescan/ops/gated_delta_rule/gpu_gradient_moves.cuh"
+#include "linescan/ops/gated_delta_rule/gpu_gradient_sums.cuh"
 
 namespace linescan {
 namespace {
 
 using enum DepthIs;
 
-// What stands where in shared memory.
-template <typename T, int kKeys>
-struct GroupTiles : DeltaSizes<T, kKeys> {
-  using Sizes = DeltaSizes<T, kKeys>;
-  using Sizes::kChunk, Sizes::kLayout;
-  static constexpr int kThreads = DeltaLayout::kGroupThreads, kSlice = DeltaLayout::kPanel;
-  static constexpr int kOver = DeltaLayout::kGroupOverStride;
-  static constexpr int kKeyWarps = 2, kOwn = kKeys / 2, kShares = 2;       // of the two groups
-  static constexpr int kTile = kChunk * kKeys, kSquare = kChunk * kChunk;  // numbers
-  static constexpr int64_t kStageBytes = kLayout.group_stage_bytes();
-
-  Panels<T> k, q, H, M;
-  float *over, *rows, *own, *norms;
-  DeltaDecays<kChunk>* decays;
-  unsigned char* stages;
-
-  __device__ __forceinline__ GroupTiles() {
-    T* const first = reinterpret_cast<T*>(group_memory());
-    k = {first, kChunk};
-    q = {first + kTile, kChunk};
-    H = {first + 2 * kTile, kChunk};
-    M = {first + 2 * kTile + kSquare, kChunk};
-    stages = reinterpret_cast<unsigned char*>(first + 2 * kTile + 2 * kSquare);
-    decays =
-        reinterpret_cast<DeltaDecays<kChunk>*>(stages + DeltaLayout::kGroupStages * kStageBytes);
-    rows = reinterpret_cast<float*>(decays + 1);
-    own = rows + 2 * kDeltaRecordRows * kChunk;
-    norms = own + kDeltaRecordRows * kChunk;
-    over = norms + DeltaLayout::kGroupNormRows * kChunk;
-  }
-  __device__ __forceinline__ float* over_of(int group) const {
-    return over + group * kChunk * kOver;
-  }
-  // Of a value head, the block's `turn`-th, or of the next.
-  __device__ __forceinline__ float* record_rows(int turn) const {
-    return rows + turn % 2 * kDeltaRecordRows * kChunk;
-  }
-  __device__ __forceinline__ float* share(GradientRow which, int group = 0) const {
-    return own + (which < kCorrection ? kShares * which + group : which + kCorrection) * kChunk;
-  }
-};
-
-// One slice of V in a stage: states [slice, keys], and tiles [chunk, slice].
-template <class Tiles, typename T>
-struct GroupStage {
-  Panels<T> S, gS, u, go, gx, v;
-
-  __device__ __forceinline__ GroupStage(const Tiles& tiles, int step) {
-    constexpr int kState = Tiles::kSlice * Tiles::kOwn * 2, kTokens = Tiles::kSquare;
-    T* const first =
-        reinterpret_cast<T*>(tiles.stages + step % DeltaLayout::kGroupStages * Tiles::kStageBytes);
-    S = {first, Tiles::kSlice};
-    gS = {first + kState, Tiles::kSlice};
-    T* const tokens = first + 2 * kState;
-    u = {tokens, Tiles::kChunk};
-    go = {tokens + kTokens, Tiles::kChunk};
-    gx = {tokens + 2 * kTokens, Tiles::kChunk};
-    v = {tokens + 3 * kTokens, Tiles::kChunk};
-  }
-};
-
-// What passes over a token from those behind it to those in front of it, a share a thread of the token. Uses up
-// `over`, where beta, of the thread's token, is still missing from what the second group wrote.
-template <class Tiles>
-__device__ __forceinline__ float pairs_over_token(const Tiles& tiles, float beta) {
-  constexpr int kLanes = Tiles::kThreads / Tiles::kChunk, kOwn = Tiles::kChunk / kLanes;
-  static_assert(kLanes == 4);
-  const int own_token = threadIdx.x / kLanes, own_lane = threadIdx.x % kLanes;
-  // The row's sum in front of each of its columns; those behind the token hold anything, and are not used.
-  const int row = own_token * Tiles::kOver + own_lane * kOwn;
-  float before[kOwn], sum = 0;
-#pragma unroll
-  for (int n = 0; n < kOwn / 4; ++n) {
-    const int at = row + (n ^ own_lane / 2) * 4;  // so that lanes read other banks
-    const auto a = *reinterpret_cast<const float4*>(tiles.over_of(0) + at);
-    const auto b = *reinterpret_cast<const float4*>(tiles.over_of(1) + at);
-    before[4 * n] = fmaf(beta, b.x, a.x);
-    before[4 * n + 1] = fmaf(beta, b.y, a.y);
-    before[4 * n + 2] = fmaf(beta, b.z, a.z);
-    before[4 * n + 3] = fmaf(beta, b.w, a.w);
-  }
-  if (own_lane / 2 != 0)
-#pragma unroll
-    for (int n = 0; n < kOwn; n += 8)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const float x = before[n + i];
-        before[n + i] = before[n + 4 + i];
-        before[n + 4 + i] = x;
-      }
-#pragma unroll
-  for (int n = 0; n < kOwn; ++n) {
-    const float here = before[n];
-    before[n] = sum;
-    sum += here;
-  }
-  float in_front = 0;
-#pragma unroll
-  for (int lane = 0; lane + 1 < kLanes; ++lane) {
-    const float of_lane = __shfl_sync(kAllLanes, sum, lane, kLanes);
-    if (lane < own_lane) in_front += of_lane;
-  }
-#pragma unroll
-  for (int n = 0; n < kOwn / 4; ++n)
-    *reinterpret_cast<float4*>(tiles.over_of(0) + row + 4 * n) =
-        make_float4(before[4 * n] + in_front, before[4 * n + 1] + in_front,
-                    before[4 * n + 2] + in_front, before[4 * n + 3] + in_front);
-  __syncthreads();
-  float pairs = 0;
-#pragma unroll
-  for (int n = 0; n < kOwn; ++n) {
-    const int i = own_lane * kOwn + (n + own_lane) % kOwn;
-    const float x = tiles.over_of(0)[i * Tiles::kOver + own_token];
-    if (i >= own_token) pairs += x;
-  }
-  return pairs;
-}
-
-// A thread's sums over value heads, of every part of the keys, and of every value head the gradients of gates and beta
-// from the parts so far.
+// A block's place in the workspace, where keys come in parts: a thread's sums over value heads of every part, and for the
+// finishers, of every value head, the gradients of gates and beta from the parts so far.
 class GroupSlot {
  public:
   template <typename T>
   __device__ __forceinline__ explicit GroupSlot(const GradientArgs<T>& args)
       : gates_(args.slots + blockIdx.x * args.slot_floats),
-        sums_(gates_ + args.in.group() * kGateFloats) {}
+        sums_(gates_ + args.in.group() * 2 * DeltaLayout::kPanel) {}
 
+  __device__ __forceinline__ float* gates() const { return gates_; }
   template <int kTiles>
   __device__ __forceinline__ void put(int part, const Sums<kTiles>& gq,
                                       const Sums<kTiles>& gk) const {
     gq.put(at(2 * part, kTiles), DeltaLayout::kGroupThreads);
     gk.put(at(2 * part + 1, kTiles), DeltaLayout::kGroupThreads);
   }
-  // gq, gk += what was put.
+  // What was put.
   template <int kTiles>
-  __device__ __forceinline__ void add(int part, Sums<kTiles>& gq, Sums<kTiles>& gk) const {
-    gq.add(at(2 * part, kTiles), DeltaLayout::kGroupThreads);
-    gk.add(at(2 * part + 1, kTiles), DeltaLayout::kGroupThreads);
+  __device__ __forceinline__ void get(int part, Sums<kTiles>& gq, Sums<kTiles>& gk) const {
+    gq.get(at(2 * part, kTiles), DeltaLayout::kGroupThreads);
+    gk.get(at(2 * part + 1, kTiles), DeltaLayout::kGroupThreads);
   }
-  // [gate, beta][token] of the i-th value head.
-  __device__ __forceinline__ float* gates(int i) const { return gates_ + i * kGateFloats; }
 
  private:
-  static constexpr int kGateFloats = 2 * DeltaLayout::kPanel;
   float *gates_, *sums_;
 
   __device__ __forceinline__ float4* at(int which, int tiles) const {
@@ -173,312 +50,334 @@ class GroupSlot {
   }
 };
 
+// tile <- the gradients of its rows x from n gy (chunk_gradients.cu), a thread's share, for the movers. norms: what
+// add_row_dots() leaves, or null where there is no norm.
+template <typename T, class Tiles, int kTiles>
+__device__ __forceinline__ void leave_rows(const GradientPlace<Tiles>& place,
+                                           const Sums<kTiles>& sums, const Panels<T>& tile,
+                                           const float* norms) {
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const int token = place.token + place.g + 8 * r;
+    const float along = norms ? norms[token] / (norms[Tiles::kChunk + token] + 1e-6f) : 0.f;
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i) {
+      auto* const pair =
+          reinterpret_cast<uint32_t*>(tile.at(token, place.key + 8 * i + 2 * place.q));
+      const Two<T> x = {*pair};
+      const float* const g = &sums.tiles[i][2 * r];
+      *pair = norms ? pair_from_floats<T>(g[0] - along * x[0], g[1] - along * x[1])
+                    : pair_from_floats<T>(g[0], g[1]);
+    }
+  }
+}
+
+// Eight numbers of half types, at a multiple of 16 bytes.
+template <typename T>
+__device__ __forceinline__ uint4& pack_at(T* numbers) {
+  return *reinterpret_cast<uint4*>(numbers);
+}
+template <typename T>
+__device__ __forceinline__ float dot_of_packs(const uint4& a, const uint4& b) {
+  const uint32_t a_words[] = {a.x, a.y, a.z, a.w}, b_words[] = {b.x, b.y, b.z, b.w};
+  float sum = 0;
+#pragma unroll
+  for (int n = 0; n < 4; ++n) {
+    const Two<T> of_a = {a_words[n]}, of_b = {b_words[n]};
+    sum = fmaf(of_a[1], of_b[1], fmaf(of_a[0], of_b[0], sum));
+  }
+  return sum;
+}
+template <typename T>
+__device__ __forceinline__ uint4 scaled_pack(float factor, const uint4& pack) {
+  const auto times_factor = [&](uint32_t word) {
+    const Two<T> two = {word};
+    return pair_from_floats<T>(factor * two[0], factor * two[1]);
+  };
+  return make_uint4(times_factor(pack.x), times_factor(pack.y), times_factor(pack.z),
+                    times_factor(pack.w));
+}
+
 // kKeys of a part.
 template <typename T, int kKeys, int kParts>
-__global__ void __launch_bounds__(DeltaLayout::kGroupThreads, 1)
-    group_gradients_kernel(GradientArgs<T> args) {
+__global__ void __launch_bounds__(DeltaLayout::kGroupThreads + DeltaLayout::kGroupMovers +
+                                      DeltaLayout::kGroupFinishers,
+                                  1)
+    group_gradients_kernel(GradientArgs<T> args, const __grid_constant__ GradientBoxes boxes) {
   using Tiles = GroupTiles<T, kKeys>;
   using Stage = GroupStage<Tiles, T>;
+  using Turns = GradientTurns;
   constexpr int kChunk = Tiles::kChunk, kSlice = Tiles::kSlice, kThreads = Tiles::kThreads;
-  constexpr int kAllKeys = kKeys * kParts;  // of a state in the workspace
   constexpr int kKeyTiles = Tiles::kOwn / 8;
-  // A token's threads, where the work is neither keys nor pairs, and their numbers of V.
-  constexpr int kLanes = kThreads / kChunk, kLaneValues = kSlice / kLanes;
-  const DeltaInputs<T>& in = args.in;
   const Tiles tiles;
   const GroupSlot slot(args);
+  Turns turns(tiles.arrivals);
+  if (threadIdx.x == 0) turns.begin();
+  __syncthreads();
+  if (threadIdx.x >= kThreads) {
+    group_gives_registers<56>();
+    if (threadIdx.x < kThreads + GradientMovers::kThreads)
+      move_gradient_tiles<T, kKeys, kParts>(tiles, args, boxes);
+    else
+      finish_gates<T, kParts>(tiles, args, slot.gates());
+    return;
+  }
+  group_takes_registers<224>();
+  const DeltaInputs<T>& in = args.in;
   const GradientPlace<Tiles> place;
   const int group = place.key_warp;
   const DeltaDecays<kChunk>& decays = *tiles.decays;
   const int slices = args.padded_values / kSlice;
-  const int own_token = threadIdx.x / kLanes, own_lane = threadIdx.x % kLanes;
+  const bool odd = place.q % 2 != 0, upper = place.q >= 2;
+  // A token's threads, where the work is neither keys nor pairs, and their numbers of a slice.
+  constexpr int kLanes = kThreads / kChunk, kLaneValues = kSlice / kLanes;
+  const int own_token = static_cast<int>(threadIdx.x) / kLanes,
+            own_lane = static_cast<int>(threadIdx.x) % kLanes;
 
   for (int64_t item = blockIdx.x; item < args.chunks * in.heads; item += gridDim.x) {
-    const int64_t number = item / in.heads;
-    const int head = static_cast<int>(item % in.heads), first_head = head * in.group();
-    const DeltaChunk chunk = chunk_of(args.sequences, number, kChunk);
-    if (chunk.tokens == 0) {
-      clear_parameter_sums(args, number, first_head);
-      continue;
-    }
-
-    int fetch_part = 0, fetch_turn = 0, fetch_head = first_head,
-        fetch_slice = 0;  // what comes next
-    const auto fetch = [&](int step) {
-      const int h = fetch_head, v = fetch_slice * kSlice;
-      const int64_t row = number * in.value_heads + h, unit = row * slices + fetch_slice;
-      const Stage stage(tiles, step);
-      // Panels that lie in the workspace as they will lie here.
-      const auto panels = [&]<int kCount>(const Panels<T>& to, const T* from) {
-        constexpr int kPass = 8 * kThreads;
-#pragma unroll
-        for (int at = 0; at < kCount * Tiles::kSquare; at += kPass)
-          copy_async<16>(to.data + 8 * threadIdx.x + at, from + 8 * threadIdx.x + at);
-      };
-      const int64_t state = unit * kSlice * kAllKeys + fetch_part * kSlice * kKeys;
-      panels.template operator()<kKeys / kSlice>(stage.S, args.states + state);
-      panels.template operator()<kKeys / kSlice>(stage.gS, args.state_gradients + state);
-      const int64_t tokens = unit * Tiles::kSquare;
-      panels.template operator()<1>(stage.u, args.corrections + tokens);
-      panels.template operator()<1>(stage.gx, args.correction_gradients + tokens);
-      load_panels<kSlice, kThreads>(
-          threadIdx.x, stage.go, args.o.data ? chunk.rows(args.o, h) + v : nullptr,
-          chunk.row_step(args.o), args.o.data ? chunk.tokens : 0, in.V - v, args.o_vectors);
-      if (fetch_part + 1 == kParts)
-        load_panels<kSlice, kThreads>(threadIdx.x, stage.v, chunk.rows(in.v, h) + v,
-                                      chunk.row_step(in.v), chunk.tokens, in.V - v, in.vectors);
-      if (fetch_slice == 0)
-        load_tile<float>({static_cast<int>(threadIdx.x), kThreads}, tiles.record_rows(fetch_turn),
-                         0, delta_record<T>(args.records, row, kChunk).rows, 0, 1, 1,
-                         kDeltaRecordRows * kChunk, kDeltaRecordRows * kChunk, true);
-      commit_copies();
-      if (++fetch_slice == slices) {
-        fetch_slice = 0;
-        ++fetch_turn;
-        if (++fetch_head == first_head + in.group()) {
-          fetch_head = first_head;
-          ++fetch_part;
-        }
-      }
-    };
-    const auto fetch_keys = [&](int part) {
-      const int key = part * kKeys;
-      load_panels<kKeys, kThreads>(threadIdx.x, tiles.k, chunk.rows(in.k, head) + key,
-                                   chunk.row_step(in.k), chunk.tokens, in.K - key, in.vectors);
-      load_panels<kKeys, kThreads>(threadIdx.x, tiles.q, chunk.rows(in.q, head) + key,
-                                   chunk.row_step(in.q), chunk.tokens, in.K - key, in.vectors);
-      commit_copies();
-    };
-    fetch_keys(0);
-    fetch(0);
-    Sums<kKeyTiles> q_reads, k_writes, k_reads;
-    // What becomes of the first two when a value head is through.
-    Sums<kKeyTiles>&gq = q_reads, &gk = k_writes;
-    Sums<kChunk / 8> pairs;
-    float state_dot = 0, v_dot = 0;
-    const int all_steps = kParts * in.group() * slices;
-    int part = 0, turn = 0, h = first_head, slice = 0;
-#pragma unroll 1
-    for (int step = 0; step < all_steps; ++step, ++slice) {
-      if (slice == slices) {
-        slice = 0;
-        ++turn;
-        if (++h == first_head + in.group()) {
-          h = first_head;
-          ++part;
-        }
-      }
-      wait_copies<0>();
-      __syncthreads();
-      const Stage stage(tiles, step);
-      const float* const rows = tiles.record_rows(turn);
-      const auto row = [&](DeltaRow which, int token) { return rows[which * kChunk + token]; };
-      const auto own = [&](DeltaRow which, int r) {
-        return row(which, place.token + place.g + 8 * r);
-      };
-      if (slice == 0) state_dot = v_dot = 0;
-      const bool add = slice > 0;
-      group_begin(q_reads, k_writes, k_reads, pairs);
-      group_multiply<kColumns, kColumns, kSlice, T>(
-          pairs, {{group == 0 ? stage.go.data : stage.gx.data, kChunk}}, {stage.u}, add);
-      group_multiply<kColumns, kRows, kSlice, T>(q_reads, {stage.go}, {stage.S, 0, place.key}, add);
-      group_multiply<kColumns, kRows, kSlice, T>(k_writes, {stage.u}, {stage.gS, 0, place.key},
-                                                 add);
-      group_multiply<kColumns, kRows, kSlice, T>(k_reads, {stage.gx}, {stage.S, 0, place.key}, add);
-      group_commit();
-
-      // ---- Beside the products: the next slice, <gS', S>, gX . v and the gradient of v ----
-      if (step + 1 < all_steps) fetch(step + 1);
-      if (slice == 0) tiles.decays->fill(rows + kGate * kChunk);
-#pragma unroll
-      for (int i = 0; i < kSlice * kKeys / 8 / kThreads; ++i) {
-        const int at = threadIdx.x + i * kThreads;  // the same place in both, whatever it is
-        const uint4 a = reinterpret_cast<const uint4*>(stage.S.data)[at];
-        const uint4 b = reinterpret_cast<const uint4*>(stage.gS.data)[at];
-        const uint32_t a_words[] = {a.x, a.y, a.z, a.w}, b_words[] = {b.x, b.y, b.z, b.w};
-#pragma unroll
-        for (int n = 0; n < 4; ++n) {
-          const Two<T> of_S = {a_words[n]}, of_gS = {b_words[n]};
-          state_dot = fmaf(of_S[1], of_gS[1], fmaf(of_S[0], of_gS[0], state_dot));
-        }
-      }
-      const float beta = row(kBeta, own_token);
-      const bool last_part = part + 1 == kParts;
-      T* const gv_row = args.v.data && own_token < chunk.tokens
-                            ? chunk.rows(args.v, h) + own_token * chunk.row_step(args.v)
-                            : nullptr;
-#pragma unroll
-      for (int i = 0; last_part && i < kLaneValues; i += 8) {
-        const int column = own_lane * kLaneValues + i, v = slice * kSlice + column;
-        const auto of_gx = *reinterpret_cast<const uint4*>(stage.gx.at(own_token, column));
-        const auto of_v = *reinterpret_cast<const uint4*>(stage.v.at(own_token, column));
-        const uint32_t gx_words[] = {of_gx.x, of_gx.y, of_gx.z, of_gx.w};
-        const uint32_t v_words[] = {of_v.x, of_v.y, of_v.z, of_v.w};
-        uint32_t gv[4];
-#pragma unroll
-        for (int n = 0; n < 4; ++n) {
-          const Two<T> gx = {gx_words[n]}, of = {v_words[n]};
-          v_dot = fmaf(gx[1], of[1], fmaf(gx[0], of[0], v_dot));
-          gv[n] = pair_from_floats<T>(beta * gx[0], beta * gx[1]);
-        }
-        if (!gv_row) continue;
-        if (args.v_vectors && v + 8 <= in.V) {
-          *reinterpret_cast<uint4*>(gv_row + v) = make_uint4(gv[0], gv[1], gv[2], gv[3]);
-        } else {
-#pragma unroll
-          for (int n = 0; n < 8; ++n)
-            if (v + n < in.V) gv_row[v + n] = T{static_cast<uint16_t>(gv[n / 2] >> (16 * (n % 2)))};
-        }
-      }
-      group_wait<0>(q_reads, k_writes, k_reads, pairs);
-      if (slice + 1 < slices) continue;
-
-      // ---- Tokens with the state ----
-      float reads[2], to_beta[2];
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        const float factor = own(kReadQ, r);
-        float dot = 0;
-        place.template for_keys<T>(tiles.q, r, [&](int tile, int j, float q) {
-          const float sum = q_reads.tiles[tile][j];
-          dot = fmaf(q, sum, dot);
-          gq.tiles[tile][j] = factor * sum;
-        });
-        reads[r] = factor * dot;
-      }
-      Sums<kChunk / 8> square;  // q k^T or k k^T
-      group_begin(square);
-      group_multiply<kColumns, kColumns, kKeys, T>(
-          square, {{group == 0 ? tiles.q.data : tiles.k.data, kChunk}}, {tiles.k}, false);
-      group_commit();
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        const float write = own(kWrite, r), read = own(kReadK, r), beta = own(kBeta, r);
-        const float correction = -beta * read;
-        float write_dot = 0, read_dot = 0;
-        place.template for_keys<T>(tiles.k, r, [&](int tile, int j, float k) {
-          const float of_write = k_writes.tiles[tile][j], of_read = k_reads.tiles[tile][j];
-          write_dot = fmaf(k, of_write, write_dot);
-          read_dot = fmaf(k, of_read, read_dot);
-          gk.tiles[tile][j] = fmaf(correction, of_read, write * of_write);
-        });
-        to_beta[r] = -read * sum_of_quad(read_dot);
-        reads[r] = sum_of_quad(reads[r]) + beta * to_beta[r];
-        const float writes = write * sum_of_quad(write_dot);
-        if (place.q == 0) {
-          tiles.share(kReads, group)[place.token + place.g + 8 * r] = reads[r];
-          tiles.share(kWrites, group)[place.token + place.g + 8 * r] = writes;
-        }
-      }
-      state_dot = sum_of_lanes(state_dot, 32);
-      if (threadIdx.x % 32 == 0) tiles.share(kWarpSums)[threadIdx.x / 32] = state_dot;
-      v_dot = sum_of_lanes(v_dot, kLanes);
-      if (own_lane == 0) tiles.share(kCorrection)[own_token] = v_dot;
-      __syncthreads();  // decays
-      group_wait<0>(square);
-
-      // ---- H, or N and M, and what passes over tokens: H o q k^T and N o k k^T ----
-      float of_row[2], weight[2], row_sum[2] = {};  // weight: from N to M
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        of_row[r] = group == 0 ? own(kFactorQ, r) : -own(kFactorK, r);
-        weight[r] = group == 0 ? 1.f : own(kBeta, r);
-      }
-      const Panels<T> result = {tiles.H.data + group * Tiles::kSquare, kChunk};  // H or M
-      float* const over = tiles.over_of(group);
-#pragma unroll
-      for (int block = 0; block < kChunk / 16; ++block) {
-        const bool here = block == place.tile;
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const int t = 2 * block + half, j = 8 * t + 2 * place.q;
-          uint32_t words[2] = {};
-          if (block <= place.tile) {
-            const float2 of_column = *reinterpret_cast<const float2*>(&rows[kFactorK * kChunk + j]);
-#pragma unroll
-            for (int r = 0; r < 2; ++r) {
-              const int i = place.token + place.g + 8 * r;
-              float x[2], passes[2];
-#pragma unroll
-              for (int n = 0; n < 2; ++n) {
-                x[n] = of_row[r] * (n == 0 ? of_column.x : of_column.y) * decays(i, j + n, here) *
-                       pairs.tiles[t][2 * r + n];
-                if (here && (group == 0 ? i < j + n : i <= j + n)) x[n] = 0;
-                passes[n] = x[n] * square.tiles[t][2 * r + n];
-                row_sum[r] += passes[n];
-              }
-              words[r] = pair_from_floats<T>(weight[r] * x[0], weight[r] * x[1]);
-              *reinterpret_cast<float2*>(over + i * Tiles::kOver + j) =
-                  make_float2(passes[0], passes[1]);
-            }
-          }
-#pragma unroll
-          for (int r = 0; r < 2; ++r)
-            *reinterpret_cast<uint32_t*>(result.at(place.token + place.g + 8 * r, j)) = words[r];
-        }
-      }
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        const float sum = group == 0 ? 0.f : sum_of_quad(row_sum[r]);
-        if (place.q == 0)
-          tiles.share(kToBeta, group)[place.token + place.g + 8 * r] = to_beta[r] + sum;
-      }
+    if (chunk_of(args.sequences, item / in.heads, kChunk).tokens == 0) continue;
+    Sums<kKeyTiles> gq, gk;  // of all value heads
+    float* const norms = in.norm ? tiles.norms : nullptr;
+    const auto leave_gradients = [&] {
+      leave_rows(place, gq, tiles.q, norms);
+      leave_rows(place, gk, tiles.k, norms ? norms + 2 * kChunk : nullptr);
       group_publish();
-      __syncthreads();
-
-      // ---- Tokens with tokens ----
-      group_begin(gq, gk);
-      group_multiply<kColumns, kRows, kChunk, T>(gq, {tiles.H}, {tiles.k, 0, place.key});
-      group_multiply<kRows, kRows, kChunk, T>(gk, {tiles.H}, {tiles.q, 0, place.key});
-      group_multiply<kColumns, kRows, kChunk, T>(gk, {tiles.M}, {tiles.k, 0, place.key});
-      group_multiply<kRows, kRows, kChunk, T>(gk, {tiles.M}, {tiles.k, 0, place.key});
-      group_commit();
-      const float over_token = pairs_over_token(tiles, beta);
-      TokenGradients sums = sum_gate_and_beta(tiles, rows[kDecay * kChunk], over_token);
-      if (kParts > 1 && own_lane == 0) {
-        float* const gates = slot.gates(h - first_head) + own_token;
-        if (last_part) {
-          sums.gate += gates[0];
-          sums.beta += gates[kChunk];
-        } else {
-          gates[0] = sums.gate;
-          gates[kChunk] = sums.beta;
+      turns.leave_keys();
+    };
+#pragma unroll 1
+    for (int part = 0; part < kParts; ++part) {
+      gq.clear();
+      gk.clear();
+#pragma unroll 1
+      for (int i = 0; i < in.group(); ++i) {
+        const float* const rows = tiles.record_rows(turns.next_record());
+        const auto row = [&](DeltaRow which, int token) { return rows[which * kChunk + token]; };
+        const auto own = [&](DeltaRow which, int r) {
+          return row(which, place.token + place.g + 8 * r);
+        };
+        Sums<kKeyTiles> q_reads, k_writes, k_reads;
+        Sums<kChunk / 8> pairs;
+        const auto multiply = [&](const Stage& stage, bool add) {
+          group_begin(q_reads, k_writes, k_reads, pairs);
+          group_multiply<kColumns, kColumns, kSlice, T>(
+              pairs, {{group == 0 ? stage.go.data : stage.gx.data, kChunk}}, {stage.u}, add);
+          group_multiply<kColumns, kRows, kSlice, T>(q_reads, {stage.go}, {stage.S, 0, place.key},
+                                                     add);
+          group_multiply<kColumns, kRows, kSlice, T>(k_writes, {stage.u}, {stage.gS, 0, place.key},
+                                                     add);
+          group_multiply<kColumns, kRows, kSlice, T>(k_reads, {stage.gx}, {stage.S, 0, place.key},
+                                                     add);
+          group_commit();
+        };
+        // Beside the products: <gS', S>, gX . v and the gradient of v, which takes the place of v.
+        float state_dot = 0, v_dot = 0;
+        const auto add_dots = [&](const Stage& stage) {
+#pragma unroll
+          for (int n = 0; n < kSlice * kKeys / 8 / kThreads; ++n) {
+            // The same place in both, whatever it is.
+            const int at = 8 * (static_cast<int>(threadIdx.x) + n * kThreads);
+            state_dot += dot_of_packs<T>(pack_at(stage.S.data + at), pack_at(stage.gS.data + at));
+          }
+          if (part + 1 < kParts) return;
+          const float beta = row(kBeta, own_token);
+#pragma unroll
+          for (int n = 0; n < kLaneValues; n += 8) {
+            const int column = own_lane * kLaneValues + n;
+            const uint4 gx = pack_at(stage.gx.at(own_token, column));
+            uint4& v = pack_at(stage.v.at(own_token, column));
+            v_dot += dot_of_packs<T>(gx, v);
+            v = scaled_pack<T>(beta, gx);
+          }
+          group_publish();
+        };
+        // The first slice stands alone: sums that it begins are nobody's before, and so are their registers.
+        Stage stage(tiles, turns.take());
+        multiply(stage, false);
+        tiles.decays->template fill<kThreads>(rows + kGate * kChunk, threadIdx.x);
+#pragma unroll 1
+        for (int slice = 1;; ++slice) {
+          add_dots(stage);
+          group_wait<0>(q_reads, k_writes, k_reads, pairs);
+          turns.used();
+          if (slice == slices) break;
+          stage = {tiles, turns.take()};
+          multiply(stage, true);
         }
-      }
-      if (last_part) store_gate_and_beta(tiles, args, chunk, number, h, sums);
-      group_wait<0>(gq, gk);
-      const bool more = h + 1 < first_head + in.group();
-      if (h > first_head) slot.add(part, gq, gk);
-      if (more) {
-        slot.put(part, gq, gk);
-        continue;
+        state_dot = sum_of_lanes(state_dot, 32);
+        v_dot = sum_of_lanes(v_dot, kLanes);
+        if (i == 0) turns.take_keys();
+
+        // ---- Tokens with the state ----
+        float reads[2], writes[2], to_beta[2];
+        {
+          float dot[2] = {};
+          place.template for_key_pairs<T>(tiles.q, [&](int tile, int r, Two<T> q) {
+#pragma unroll
+            for (int n = 0; n < 2; ++n) {
+              const float read = q_reads.tiles[tile][2 * r + n];
+              float& sum = gq.tiles[tile][2 * r + n];
+              dot[r] = fmaf(q[n], read, dot[r]);
+              sum = fmaf(own(kReadQ, r), read, sum);
+            }
+          });
+#pragma unroll
+          for (int r = 0; r < 2; ++r) reads[r] = own(kReadQ, r) * dot[r];
+        }
+        {
+          float write_dot[2] = {}, read_dot[2] = {}, correction[2];
+#pragma unroll
+          for (int r = 0; r < 2; ++r) correction[r] = -own(kBeta, r) * own(kReadK, r);
+          place.template for_key_pairs<T>(tiles.k, [&](int tile, int r, Two<T> k) {
+#pragma unroll
+            for (int n = 0; n < 2; ++n) {
+              const float of_write = k_writes.tiles[tile][2 * r + n],
+                          of_read = k_reads.tiles[tile][2 * r + n];
+              write_dot[r] = fmaf(k[n], of_write, write_dot[r]);
+              read_dot[r] = fmaf(k[n], of_read, read_dot[r]);
+              float& sum = gk.tiles[tile][2 * r + n];
+              sum = fmaf(correction[r], of_read, fmaf(own(kWrite, r), of_write, sum));
+            }
+          });
+#pragma unroll
+          for (int r = 0; r < 2; ++r) {
+            to_beta[r] = -own(kReadK, r) * sum_of_quad(read_dot[r]);
+            reads[r] = sum_of_quad(reads[r]) + own(kBeta, r) * to_beta[r];
+            writes[r] = own(kWrite, r) * sum_of_quad(write_dot[r]);
+          }
+        }
+        Sums<kChunk / 8> square;  // q k^T or k k^T
+        group_begin(square);
+        group_multiply<kColumns, kColumns, kKeys, T>(
+            square, {{group == 0 ? tiles.q.data : tiles.k.data, kChunk}}, {tiles.k}, false);
+        group_commit();
+        turns.wait_open();
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+          if (place.q != 0) break;
+          const int token = place.token + place.g + 8 * r;
+          tiles.share(kReads, group)[token] = reads[r];
+          tiles.share(kWrites, group)[token] = writes[r];
+        }
+        if (threadIdx.x % 32 == 0)
+          tiles.share(kWarpSums)[threadIdx.x / 32] = rows[kDecay * kChunk] * state_dot;
+        if (own_lane == 0) tiles.share(kCorrection)[own_token] = v_dot;
+        group_wait<0>(square);
+
+        // ---- H, or N and M, and what passes over tokens: H o q k^T and N o k k^T ----
+        float of_row[2], weight[2];   // weight: from N to M
+        float before[2] = {};         // what passes, of rows, in the columns so far
+        bool at_or_behind[2], is[2];  // of blocks on the diagonal: row g and column 2 q + n
+#pragma unroll
+        for (int n = 0; n < 2; ++n) {
+          at_or_behind[n] = place.g >= 2 * place.q + n;
+          is[n] = group == 0 ? at_or_behind[n] : place.g > 2 * place.q + n;
+        }
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+          of_row[r] = group == 0 ? own(kFactorQ, r) : -own(kFactorK, r);
+          weight[r] = group == 0 ? 1.f : own(kBeta, r);
+        }
+        const Panels<T> result = {tiles.H.data + group * Tiles::kSquare, kChunk};  // H or M
+        float* const over = tiles.over_of(group, place.tile, place.g);
+        // Numbers j and j + 1 of a row, whose decays are known.
+        const auto pass = [&](int t, int r, float2 of_column, const float(&E)[2],
+                              const bool(&is)[2], const bool(&passes_over)[2], uint32_t& word,
+                              float(&passing)[2]) {
+          float x[2], passes[2];
+#pragma unroll
+          for (int n = 0; n < 2; ++n) {
+            x[n] = pairs.tiles[t][2 * r + n] * E[n] *
+                   (of_row[r] * (n == 0 ? of_column.x : of_column.y));
+            if (!is[n]) x[n] = 0;
+            passes[n] = x[n] * square.tiles[t][2 * r + n];
+          }
+          word = pair_from_floats<T>(weight[r] * x[0], weight[r] * x[1]);
+          const float two = passes[0] + passes[1];
+          const float beside = __shfl_xor_sync(kAllLanes, two, 1), four = two + beside;
+          const float far = __shfl_xor_sync(kAllLanes, four, 2);
+          float in_front = before[r];
+          if (odd) in_front += beside;
+          if (upper) in_front += far;
+          before[r] += four + far;
+          if (passes_over[0]) passing[0] = fmaf(weight[r], in_front, passing[0]);
+          if (passes_over[1]) passing[1] = fmaf(weight[r], in_front + passes[0], passing[1]);
+        };
+#pragma unroll
+        for (int block = 0; block < kChunk / 16; ++block) {
+          float to_block[2];
+          if (block < place.tile)
+#pragma unroll
+            for (int r = 0; r < 2; ++r)
+              to_block[r] = decays.from_block(place.token + place.g + 8 * r, block);
+#pragma unroll
+          for (int half = 0; half < 2; ++half) {
+            const int t = 2 * block + half, j = 8 * t + 2 * place.q;
+            uint32_t words[2] = {};
+            float passing[2] =
+                {};  // over j and j + 1: from rows at them or behind to columns in front
+            const float2 of_column = *reinterpret_cast<const float2*>(&rows[kFactorK * kChunk + j]);
+            if (block < place.tile) {
+              const float2 ahead = *reinterpret_cast<const float2*>(&decays.ahead[j]);
+#pragma unroll
+              for (int r = 0; r < 2; ++r)
+                pass(t, r, of_column,
+                     {exp2_approx(to_block[r] + ahead.x), exp2_approx(to_block[r] + ahead.y)},
+                     {true, true}, {true, true}, words[r], passing);
+            } else if (block == place.tile) {
+#pragma unroll
+              for (int r = half; r < 2; ++r) {
+                const float* const E =
+                    &decays.near[place.token + place.g + 8 * r][8 * half + 2 * place.q];
+                const bool below = r > half;
+                pass(t, r, of_column, {E[0], E[1]}, {below || is[0], below || is[1]},
+                     {below || at_or_behind[0], below || at_or_behind[1]}, words[r], passing);
+              }
+            }
+            if (block <= place.tile)
+              *reinterpret_cast<float2*>(over + j) = make_float2(passing[0], passing[1]);
+#pragma unroll
+            for (int r = 0; r < 2; ++r)
+              *reinterpret_cast<uint32_t*>(result.at(place.token + place.g + 8 * r, j)) = words[r];
+          }
+        }
+#pragma unroll
+        for (int r = 0; r < 2; ++r)
+          if (place.q == 0)
+            tiles.share(kToBeta, group)[place.token + place.g + 8 * r] =
+                group == 0 ? to_beta[r] : to_beta[r] + before[r];
+        turns.close();
+        group_publish();
+        Tiles::meet();
+
+        // ---- Tokens with tokens ----
+        group_begin(gq, gk);
+        group_multiply<kColumns, kRows, kChunk, T>(gq, {tiles.H}, {tiles.k, 0, place.key});
+        group_multiply<kRows, kRows, kChunk, T>(gk, {tiles.H}, {tiles.q, 0, place.key});
+        group_multiply<kColumns, kRows, kChunk, T>(gk, {tiles.M}, {tiles.k, 0, place.key});
+        group_multiply<kRows, kRows, kChunk, T>(gk, {tiles.M}, {tiles.k, 0, place.key});
+        group_commit();
+        group_wait<0>(gq, gk);
       }
 
       // ---- All value heads are through ----
-      __syncthreads();
-      if (in.norm) {
-        add_row_dots<T>(place, gq, tiles.q, tiles.over, tiles.norms, part == 0);
-        add_row_dots<T>(place, gk, tiles.k, tiles.over, tiles.norms + 2 * kChunk, part == 0);
+      Tiles::meet();  // products have read the keys
+      if (norms) {
+        auto* const parts = reinterpret_cast<float*>(tiles.H.data);
+        add_row_dots<T>(place, gq, tiles.q, parts, norms, part == 0);
+        add_row_dots<T>(place, gk, tiles.k, parts, norms + 2 * kChunk, part == 0);
       }
-      if (last_part) break;
-      slot.put(part, gq, gk);
-      fetch_keys(part + 1);
+      if (part + 1 < kParts && norms) {  // which wait for the other keys
+        slot.put(part, gq, gk);
+        turns.leave_keys();
+      } else {
+        leave_gradients();
+      }
     }
 #pragma unroll 1
-    for (int part = kParts - 1; part >= 0; --part) {
-      if (part + 1 < kParts) {
-        fetch_keys(part);
-        gq.clear();
-        gk.clear();
-        slot.add(part, gq, gk);
-        wait_copies<0>();
-        __syncthreads();
-      }
-      const float* const norms = in.norm ? tiles.norms : nullptr;
-      store_rows<T>(place, gq, tiles.q, norms, args.q, chunk, head, part * kKeys, in.K, args.pairs);
-      store_rows<T>(place, gk, tiles.k, norms ? norms + 2 * kChunk : nullptr, args.k, chunk, head,
-                    part * kKeys, in.K, args.pairs);
-      __syncthreads();
+    for (int part = kParts - 2; norms && part >= 0; --part) {
+      turns.take_keys();
+      slot.get(part, gq, gk);
+      leave_gradients();
     }
   }
 }
@@ -488,10 +387,28 @@ __global__ void __launch_bounds__(DeltaLayout::kGroupThreads, 1)
 template <typename T>
 void launch_delta_group_gradients(const GradientArgs<T>& args, int64_t padded_keys,
                                   const LaunchShape& shape, GpuStream stream) {
+  const DeltaInputs<T>& in = args.in;
+  const auto describe = [&](RowBoxes& boxes, const auto& rows, int64_t heads, int64_t numbers) {
+    return describe_rows(
+        boxes, rows.data,
+        {numbers, heads, args.sequences.length, args.sequences.bounds ? 1 : args.sequences.count},
+        {1, rows.head, rows.token, rows.batch});
+  };
+  const auto describe_result = [&](RowBoxes& boxes, const DeltaRows<T>& rows, int64_t heads,
+                                   int64_t numbers) {
+    return !rows.data || describe(boxes, rows, heads, numbers);
+  };
+  GradientBoxes boxes = {};
+  boxes.valid =
+      describe(boxes.o, args.o, in.value_heads, in.V) && describe(boxes.q, in.q, in.heads, in.K) &&
+      describe(boxes.k, in.k, in.heads, in.K) && describe(boxes.v, in.v, in.value_heads, in.V) &&
+      describe_result(boxes.to_q, args.q, in.heads, in.K) &&
+      describe_result(boxes.to_k, args.k, in.heads, in.K) &&
+      describe_result(boxes.to_v, args.v, in.value_heads, in.V);
   const auto kernel = padded_keys == 256   ? group_gradients_kernel<T, 128, 2>
                       : padded_keys == 128 ? group_gradients_kernel<T, 128, 1>
                                            : group_gradients_kernel<T, 64, 1>;
-  launch("gated_delta_rule, gradients", kernel, shape, stream, args);
+  launch("gated_delta_rule, gradients", kernel, shape, stream, args, boxes);
 }
 template void launch_delta_group_gradients(const GradientArgs<BFloat16>&, int64_t,
                                            const LaunchShape&, GpuStream);

@@ -48,7 +48,7 @@ __device__ __forceinline__ void copy_async(void* shared, const void* global, int
 }
 
 // Places in shared memory that a team of threads fills over and over while others, the readers, work on what was there
-// before. Nobody but the readers waits for copies that are under way.
+// before.
 //
 //   of the team                                  of the readers
 //   arrivals.expect(place, bytes);               arrivals.wait(place);
@@ -56,12 +56,11 @@ __device__ __forceinline__ void copy_async(void* shared, const void* global, int
 //   copy_async(..); ..
 //   arrivals.arrive(place);
 //
-// Of ordinary stores no arrival speaks: who makes some has a __threadfence_block() behind them, which waits for all
-// copies that its thread has under way, too.
-// `bytes`: of all that copy() brings in this turn, possibly none. That the readers are through with a place the team is
-// told otherwise. Where the hardware has copies in bulk (compute capability 9.0) one thread asks for them, and
-// arrivals are barriers in shared memory; elsewhere the team copies pack by pack, and places are barriers of the block from
-// kFirstBarrier on.
+// Of ordinary stores no arrival speaks: who makes some has a __threadfence_block() behind them. `bytes`: of all that copy() and
+// fetch_box() (row_boxes.cuh) bring in this turn, possibly none. That the readers are through with a place the team is told
+// otherwise. Where the hardware has copies in bulk (compute capability 9.0 on) one thread asks for them, nobody but the
+// readers waits, and arrivals are barriers in shared memory; elsewhere the team copies pack by pack, waits when it arrives, and
+// places are barriers of the block from kFirstBarrier on.
 template <int kTeam, int kReaders, int kPlaces, int kFirstBarrier>
 class Arrivals {
  public:

@@ -12,6 +12,7 @@
 // Half types. Warp 0 of a group has a number that is a multiple of four.
 #pragma once
 
+#include "linescan/ops/device_code/copies.cuh"
 #include "linescan/ops/device_code/tile_product.cuh"
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -54,6 +55,15 @@ template <int kRegisters>
 __device__ __forceinline__ void group_takes_registers() {
 #ifdef LINESCAN_WARP_GROUPS
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
+#endif
+}
+
+// What this thread stored to shared memory so far may be read by products, and by copies in bulk (copies.cuh), after the next
+// barrier. What copy_async() brought needs no more than wait_copies() and a barrier: NVIDIA's CUTLASS relies on that, too
+// (sm90_mma_multistage_gmma_ss_warpspecialized.hpp). Expensive: waits for all that the thread has under way in memory.
+__device__ __forceinline__ void group_publish() {
+#ifdef LINESCAN_BULK_COPIES  // wherever there are warp groups, and elsewhere
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 #endif
 }
 
@@ -215,12 +225,6 @@ __device__ __forceinline__ void group_wait(Sums<kTiles>&... sums) {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
   (warp_group::pin(sums), ...);
 }
-// What this thread stored to shared memory so far may be read by products after the next barrier. What copy_async()
-// brought needs no more than wait_copies() and a barrier: NVIDIA's CUTLASS relies on that, too
-// (sm90_mma_multistage_gmma_ss_warpspecialized.hpp). Expensive: waits for all that the thread has under way in memory.
-__device__ __forceinline__ void group_publish() {
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-}
 
 #else
 
@@ -229,7 +233,6 @@ __device__ __forceinline__ void group_begin(Sums<kTiles>&...) {}
 __device__ __forceinline__ void group_commit() {}
 template <int kPending, int... kTiles>
 __device__ __forceinline__ void group_wait(Sums<kTiles>&...) {}
-__device__ __forceinline__ void group_publish() {}
 
 // Two fragments of B for 16 columns of the sums from n on.
 template <DepthIs kDepth, typename T>

@@ -1,13 +1,14 @@
 // The gradients' kernel of warp groups (group_gradients.cu): what it reads, on its way to shared memory, and the gradients of
 // q, k and v, on their way back. By the warps that move tiles: in boxes that one thread asks for, or pack by pack where there
-// are none (tokens in reverse, a chunk that ends where another packed sequence begins, rows at odd addresses).
+// are none: tokens in reverse, a chunk that ends where another packed sequence begins, or a tensor without boxes
+// (describe_rows(): rows at odd addresses, expanded dimensions; also where nobody wants gradients of outputs).
 #pragma once
 
 #include "linescan/ops/gated_delta_rule/gpu_gradient_tiles.cuh"
 
 namespace linescan {
 
-// Of the tensors of tokens that half types have; valid: there are such of all of them.
+// Of the tensors of tokens that half types have; valid: there are such of all that are read and of all that are wanted.
 struct GradientBoxes {
   RowBoxes o, q, k, v, to_q, to_k, to_v;
   bool valid;
@@ -103,12 +104,13 @@ __device__ __forceinline__ void move_gradient_tiles(const Tiles& tiles, const Gr
     if (chunk.tokens == 0) continue;
     const bool in_boxes = kHasBoxes && boxes.valid && chunk.walk.step == 1 &&
                           (chunk.tokens == kChunk || !args.sequences.bounds);
-    const auto place = [&](int number, int head) -> BoxPlace {
-      return {number, head, static_cast<int>(chunk.token(0)), static_cast<int>(chunk.walk.batch)};
+    const auto place = [&](int first, int of_head) -> BoxPlace {
+      return {first, of_head, static_cast<int>(chunk.token(0)), static_cast<int>(chunk.walk.batch)};
     };
-    const auto parcel = [&](const DeltaRows<T>& to, int head, int first, int count) -> Parcel {
-      T* const rows = to.data ? chunk.rows(to, head) + first : nullptr;
-      return {rows, chunk.row_step(to), chunk.tokens, count - first, place(first, head), in_boxes};
+    const auto parcel = [&](const DeltaRows<T>& to, int of_head, int first, int count) -> Parcel {
+      T* const rows = to.data ? chunk.rows(to, of_head) + first : nullptr;
+      return {rows,          chunk.row_step(to),    chunk.tokens,
+              count - first, place(first, of_head), in_boxes};
     };
     // `gives`: the groups will leave gradients in their place.
     const auto load_keys = [&](int part, bool gives) {

@@ -131,9 +131,9 @@ struct DeltaLayout {
            8 * (kGroupStages + 1);
   }
   // A block's slot in the workspace, where keys come in parts: of every value head the gradients of gates and beta,
-  // [2, tokens]; gq and gk, [tokens, keys].
+  // [2, tokens]; gq and gk of all parts but the last, [tokens, keys].
   constexpr int64_t group_slot_floats(int64_t value_heads) const {
-    return value_heads * 2 * kPanel + int64_t{2} * kPanel * keys;
+    return value_heads * 2 * kPanel + int64_t{2} * kPanel * (keys - group_keys());
   }
 
   // Scans of warp groups: one that carries the states of 64 columns of V, and one that moves data. A stage is k,

@@ -18,8 +18,8 @@ namespace {
 
 using enum DepthIs;
 
-// A block's place in the workspace, where keys come in parts: a thread's sums over value heads of every part, and for the
-// finishers, of every value head, the gradients of gates and beta from the parts so far.
+// A block's place in the workspace, where keys come in parts: a thread's sums over value heads of all parts but the last,
+// which wait for the norm, and for the finishers, of every value head, the gradients of gates and beta from the parts so far.
 class GroupSlot {
  public:
   template <typename T>
@@ -281,14 +281,14 @@ __global__ void __launch_bounds__(DeltaLayout::kGroupThreads + DeltaLayout::kGro
         float* const over = tiles.over_of(group, place.tile, place.g);
         // Numbers j and j + 1 of a row, whose decays are known.
         const auto pass = [&](int t, int r, float2 of_column, const float(&E)[2],
-                              const bool(&is)[2], const bool(&passes_over)[2], uint32_t& word,
+                              const bool(&there)[2], const bool(&passes_over)[2], uint32_t& word,
                               float(&passing)[2]) {
           float x[2], passes[2];
 #pragma unroll
           for (int n = 0; n < 2; ++n) {
             x[n] = pairs.tiles[t][2 * r + n] * E[n] *
                    (of_row[r] * (n == 0 ? of_column.x : of_column.y));
-            if (!is[n]) x[n] = 0;
+            if (!there[n]) x[n] = 0;
             passes[n] = x[n] * square.tiles[t][2 * r + n];
           }
           word = pair_from_floats<T>(weight[r] * x[0], weight[r] * x[1]);

@@ -1,3 +1,4 @@
+// Descriptions of tensors for the copy engine, by the driver; the emulator has neither.
 #include "linescan/ops/device_code/row_boxes.cuh"
 
 #ifndef LINESCAN_CUDA_ON_CPU
@@ -35,8 +36,7 @@ auto encoder() {
 bool describe_rows(RowBoxes& boxes, const void* data, const int64_t (&sizes)[4],
                    const int64_t (&strides)[4]) {
   static_assert(sizeof(RowBoxes) == sizeof(CUtensorMap));
-  constexpr int64_t kMostSize = int64_t{1} << 31,
-                    kMostStride = int64_t{1} << 40;  // of a stride in bytes
+  constexpr int64_t kMostSize = int64_t{1} << 31, kMostStride = int64_t{1} << 40;  // in bytes
   if (!data || !encoder() || reinterpret_cast<std::uintptr_t>(data) % 16 != 0) return false;
   cuuint64_t dims[4], steps[3];
   for (int i = 0; i < 4; ++i) {

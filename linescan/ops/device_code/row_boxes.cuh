@@ -9,7 +9,7 @@ namespace linescan {
 
 // The engine's description of a tensor, a parameter of a kernel: __grid_constant__.
 struct alignas(64) RowBoxes {
-  unsigned char words[128];
+  unsigned char bytes[128];
 };
 
 // Sizes and strides of numbers, heads, tokens and batch, in numbers; the first stride is one. False: there are no boxes of

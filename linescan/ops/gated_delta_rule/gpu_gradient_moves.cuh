@@ -70,7 +70,7 @@ __device__ __forceinline__ void move_gradient_tiles(const Tiles& tiles, const Gr
   GradientTurns turns(tiles.arrivals);
   Parcel *const of_q = tiles.parcels + GradientTurns::kStages, *const of_k = of_q + 1;
 
-  // What the groups left in a tile, which may be filled again when a thread has settled().
+  // What the groups left in a tile, which may be filled again after settle().
   const auto send = [&]<int kColumns>(const Panels<T>& tile, const Parcel& parcel,
                                       const RowBoxes& to, bool vectors) {
     if (!parcel.to) return;
@@ -96,6 +96,13 @@ __device__ __forceinline__ void move_gradient_tiles(const Tiles& tiles, const Gr
     send.template operator()<kKeys>(tiles.q, *of_q, boxes.to_q, args.key_vectors);
     send.template operator()<kKeys>(tiles.k, *of_k, boxes.to_k, args.key_vectors);
   };
+  // Once the groups have left the keys, if there were any.
+  const auto empty_keys = [&] {
+    const bool before = turns.keys_used_before();
+    turns.fill_keys();
+    if (before) send_keys();
+    settle();
+  };
 
   for (int64_t item = blockIdx.x; item < args.chunks * in.heads; item += gridDim.x) {
     const int64_t number = item / in.heads;
@@ -115,10 +122,7 @@ __device__ __forceinline__ void move_gradient_tiles(const Tiles& tiles, const Gr
     // `gives`: the groups will leave gradients in their place.
     const auto load_keys = [&](int part, bool gives) {
       const int key = part * kKeys;
-      const bool before = turns.keys_used_before();
-      turns.fill_keys();
-      if (before) send_keys();
-      settle();
+      empty_keys();
       const auto& arrivals = turns.key_arrivals();
       arrivals.expect(thread, 0, in_boxes ? 2 * kPanels * kTokenBytes : 0);
       const auto load = [&](const Panels<T>& tile, const DeltaRows<const T>& from,
@@ -192,10 +196,7 @@ __device__ __forceinline__ void move_gradient_tiles(const Tiles& tiles, const Gr
     for (int part = kParts - 2; in.norm && part >= 0; --part) load_keys(part, true);
   }
   turns.for_last(send_values);
-  const bool before = turns.keys_used_before();
-  turns.fill_keys();
-  if (before) send_keys();
-  settle();
+  empty_keys();
 }
 
 }  // namespace linescan

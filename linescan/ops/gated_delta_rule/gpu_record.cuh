@@ -68,8 +68,8 @@ struct alignas(16) DeltaDecays {
     static_assert(kThreads % kChunk == 0);
     const int i = thread / kLanes, lane = thread % kLanes, first = i / 16 * 16;
     if (i < kChunk) {
-      float sum = 0, rest = 0,
-            behind = 0;  // of the gates up to i, behind i, and behind this thread's up to i
+      // Of the gates up to i, of those behind i, and of those behind this thread's up to i.
+      float sum = 0, rest = 0, behind = 0;
 #pragma unroll
       for (int j = 12; j >= 0; j -= 4) {
         if (j + 4 == (lane + 1) * kOwn) behind = sum;

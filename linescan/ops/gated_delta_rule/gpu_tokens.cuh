@@ -268,6 +268,7 @@ __device__ __forceinline__ void load_panels(int thread, const Panels<T>& tile, c
     return;
   }
   constexpr int kTogether = 8;  // numbers under way
+  static_assert(kRows * kColumns % (kTogether * kThreads) == 0);
 #pragma unroll 1
   for (int i = thread; i < kRows * kColumns; i += kTogether * kThreads) {
     T numbers[kTogether];

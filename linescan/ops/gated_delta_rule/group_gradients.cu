@@ -313,8 +313,8 @@ __global__ void __launch_bounds__(DeltaLayout::kGroupThreads + DeltaLayout::kGro
           for (int half = 0; half < 2; ++half) {
             const int t = 2 * block + half, j = 8 * t + 2 * place.q;
             uint32_t words[2] = {};
-            float passing[2] =
-                {};  // over j and j + 1: from rows at them or behind to columns in front
+            // What passes over j and j + 1, from rows at them or behind to columns in front.
+            float passing[2] = {};
             const float2 of_column = *reinterpret_cast<const float2*>(&rows[kFactorK * kChunk + j]);
             if (block < place.tile) {
               const float2 ahead = *reinterpret_cast<const float2*>(&decays.ahead[j]);

@@ -47,6 +47,27 @@ __device__ __forceinline__ void copy_async(void* shared, const void* global, int
 #endif
 }
 
+// Contiguous bytes from shared to global memory by the copy engine of compute capability 9.0, when one thread asks; everything
+// is a multiple of 16 bytes. What is sent has been published (group_publish()), and can be written again after wait_sent()
+// of the same thread.
+#ifdef LINESCAN_BULK_COPIES
+inline constexpr bool kHasBulkCopies = true;
+
+__device__ __forceinline__ void send_bulk(void* global, const void* shared, int bytes) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(global),
+               "r"(static_cast<unsigned>(__cvta_generic_to_shared(shared))), "r"(bytes)
+               : "memory");
+}
+__device__ __forceinline__ void wait_sent() {
+  asm volatile("cp.async.bulk.commit_group;\ncp.async.bulk.wait_group.read 0;" ::: "memory");
+}
+#else
+inline constexpr bool kHasBulkCopies = false;
+
+__device__ __forceinline__ void send_bulk(void*, const void*, int) {}
+__device__ __forceinline__ void wait_sent() {}
+#endif
+
 // Places in shared memory that a team of threads fills over and over while others, the readers, work on what was there
 // before.
 //

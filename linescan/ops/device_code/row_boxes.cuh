@@ -35,7 +35,7 @@ __device__ __forceinline__ void fetch_box(const RowBoxes& boxes, const BoxPlace&
       "r"(barrier)
       : "memory");
 }
-// By one thread, when the panel is published (group_publish()); it can be written again after wait_boxes() of the same thread.
+// By one thread, when the panel is published (group_publish()); it can be written again after wait_sent() of the same thread.
 __device__ __forceinline__ void store_box(const RowBoxes& boxes, const BoxPlace& place,
                                           const void* panel) {
   asm volatile(
@@ -45,16 +45,12 @@ __device__ __forceinline__ void store_box(const RowBoxes& boxes, const BoxPlace&
       "r"(static_cast<unsigned>(__cvta_generic_to_shared(panel)))
       : "memory");
 }
-__device__ __forceinline__ void wait_boxes() {
-  asm volatile("cp.async.bulk.commit_group;\ncp.async.bulk.wait_group.read 0;" ::: "memory");
-}
 
 #else
 inline constexpr bool kHasBoxes = false;
 
 __device__ __forceinline__ void fetch_box(const RowBoxes&, const BoxPlace&, void*, unsigned) {}
 __device__ __forceinline__ void store_box(const RowBoxes&, const BoxPlace&, const void*) {}
-__device__ __forceinline__ void wait_boxes() {}
 #endif
 
 }  // namespace linescan

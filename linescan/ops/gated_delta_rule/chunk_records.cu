@@ -3,7 +3,7 @@
 //
 // A block takes a chunk and a head of q and k: their products q k^T and k k^T once, then, for every value
 // head that reads them, gates, decays and the inverse of I + L: 16 x 16 blocks on the diagonal by
-// substitution, the rest by products, inverse(below left) = -inverse(below right) L inverse(above left).
+// substitution, those below them by products, a column of blocks a warp.
 //
 // Numerics:  q, k as they come; sums and the inverse in float32 (products of tf32 pieces: three, two for float16, one for bfloat16); A and P
 //            are rounded to T.
@@ -100,53 +100,90 @@ __device__ __forceinline__ void invert_diagonal(float* L) {
   for (int i = 0; i < 16; ++i) block[i * kStride + column] = x[i];
 }
 
-// Doubles the blocks of the inverse that are known, [kSize, kSize] each; below them L is still there. L inverse(above left)
-// goes above the diagonal.
-template <int kSize, int kChunk, int kStride, int kNumberPieces>
-__device__ __forceinline__ void merge_blocks(float* L) {
-  constexpr int kPieces = kSize / 16, kTasks = kChunk / (2 * kSize) * kPieces * kPieces;
-  const int lane = threadIdx.x % 32, g = lane / 4, q = lane % 4;
-  const int task = threadIdx.x / 32;
-  const int pair = task / (kPieces * kPieces) * 2 * kSize;
-  const int m = task / kPieces % kPieces * 16, n = task % kPieces * 16;
-  const bool works = task < kTasks;
-  float* const below = L + (pair + kSize) * kStride + pair;  // and the result
-  const float* const above = L + pair * (kStride + 1);
-  float* const between = L + pair * kStride + pair + kSize;
-  const float* const right = L + (pair + kSize) * (kStride + 1);
-  Sums<2> sums;
-  // Of lower triangles only what is not above the diagonal has been written.
-  const auto product = [&](const float* a_tile, const float* b_tile, int first, int last) {
-    sums.clear();
-#pragma unroll 1
-    for (int k = first; k <= last; k += 16) {
-      FragmentA<float> a;
-      FragmentB<float> b[2];
-      load_a(a, a_tile + m * kStride + k, kStride);
-      load_b_columns(b, b_tile + k * kStride + n, kStride);
-#pragma unroll
-      for (int tile = 0; tile < 2; ++tile)
-        multiply<kNumberPieces>(sums.tiles[tile], a, b[tile], sums.tiles[tile]);
-    }
-  };
-  const auto store = [&](float* to, float sign) {
+// inverse <- the blocks of X = (I + L)^-1 below the diagonal, rounded; the blocks on it stand in L's place. Warp j has column j:
+// X[i, j] = -X[i, i] (L[i, j] X[j, j] + .. + L[i, i - 1] X[i - 1, j]). Everything is turned, so that what one product leaves
+// is the next one's operand as it stands in registers.
+template <int kChunk, int kStride, int kNumberPieces, typename T>
+__device__ __forceinline__ void solve_below(const float* L, T* inverse) {
+  constexpr int kRows = kChunk / 16;  // of blocks
+  const int lane = threadIdx.x % 32, j = threadIdx.x / 32;
+  FragmentA<float> x[kRows];  // X[j + n, j] turned
+  load_a_transposed(x[0], L + 16 * j * (kStride + 1), kStride);
+  const auto add = [](Sums<2>& sums, const FragmentA<float>& a, const float* block) {
+    FragmentB<float> b[2];
+    load_b_rows(b, block, kStride);
 #pragma unroll
     for (int tile = 0; tile < 2; ++tile)
-#pragma unroll
-      for (int j = 0; j < 4; ++j)
-        to[(m + g + 8 * (j >> 1)) * kStride + n + 8 * tile + 2 * q + (j & 1)] =
-            sign * sums.tiles[tile][j];
+      multiply<kNumberPieces>(sums.tiles[tile], a, b[tile], sums.tiles[tile]);
   };
-  if (works) {
-    product(below, above, n, kSize - 16);
-    store(between, 1.f);
+#pragma unroll
+  for (int n = 1; n < kRows; ++n) {
+    if (j + n < kRows) {
+      const float* const row = L + 16 * ((j + n) * kStride + j);
+      Sums<2> sums;
+      sums.clear();
+#pragma unroll
+      for (int m = 0; m < n; ++m) add(sums, x[m], row + 16 * m);
+      const FragmentA<float> through = operand<float>(sums, 0);
+      sums.clear();
+      add(sums, through, row + 16 * n);
+      sums.scale(-1.f);
+      x[n] = operand<float>(sums, 0);
+      T* const to = inverse + 16 * ((j + n) * kStride + j);
+      if constexpr (sizeof(T) == 2) {
+        // As an operand A the block's eights of columns are those of its transpose's rows.
+        store_matrices<true>(to + (lane % 8 + lane / 16 * 8) * kStride + lane / 8 % 2 * 8,
+                             operand<T>(sums, 0).words);
+      } else {
+#pragma unroll
+        for (int tile = 0; tile < 2; ++tile)
+#pragma unroll
+          for (int i = 0; i < 4; ++i)
+            to[(8 * tile + lane % 4 * 2 + i % 2) * kStride + lane / 4 + i / 2 * 8] =
+                from_float<T>(sums.tiles[tile][i]);
+      }
+    }
   }
-  __syncthreads();
-  if (works) {
-    product(right, between, 0, m);
-    store(below, -1.f);
+}
+
+// inverse <- the blocks on the diagonal, rounded; by a warp.
+template <int kChunk, int kStride, typename T>
+__device__ __forceinline__ void round_diagonal(const float* L, T* inverse) {
+  const int row = threadIdx.x % 32 / 2, column = threadIdx.x % 2 * 8;
+#pragma unroll
+  for (int block = 0; block < kChunk / 16; ++block) {
+    const int at = 16 * block * (kStride + 1) + row * kStride + column;
+    Pack<T, 8> pack;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const auto four = *reinterpret_cast<const float4*>(L + at + 4 * half);
+      pack.values[4 * half] = from_float<T>(four.x);
+      pack.values[4 * half + 1] = from_float<T>(four.y);
+      pack.values[4 * half + 2] = from_float<T>(four.z);
+      pack.values[4 * half + 3] = from_float<T>(four.w);
+    }
+    *reinterpret_cast<Pack<T, 8>*>(inverse + at) = pack;
   }
-  __syncthreads();
+}
+
+// A or P in memory <- a matrix in shared memory, zeros in the blocks above the diagonal; by kThreads.
+template <int kChunk, int kStride, int kThreads, typename T>
+__device__ __forceinline__ void store_square(int thread, T* to, const T* from) {
+  constexpr int kNumbers = 16 / sizeof(T), kRowPacks = kChunk / kNumbers;
+  constexpr int kPacks = kChunk * kRowPacks / kThreads;  // a thread
+  const int first = thread / kRowPacks,
+            place = thread % kRowPacks;  // of a pack in its row in memory
+  static_assert(kThreads / kRowPacks % 8 == 0 || square_pack<T, kChunk>(1, 0) == 0);
+  const int column =
+      square_pack<T, kChunk>(first, place) * kNumbers;  // the same in every eighth row
+#pragma unroll
+  for (int n = 0; n < kPacks; ++n) {
+    const int row = first + n * (kThreads / kRowPacks);
+    uint4 pack = {};
+    if (column / 16 <= row / 16)
+      pack = *reinterpret_cast<const uint4*>(from + row * kStride + column);
+    *reinterpret_cast<uint4*>(to + row * kChunk + place * kNumbers) = pack;
+  }
 }
 
 // The 16 x 16 blocks of a lower triangle, dealt out to as many warps as it has rows of blocks: the first two of a warp
@@ -188,6 +225,7 @@ __global__ void __launch_bounds__(2 * DeltaSizes<T, kKeys, kPair>::kChunk, kPair
   T* const q_tile = k_tile + kChunk * kStride;
   float* const L = reinterpret_cast<float*>(shared_memory());  // where the tiles were
   T* const P = reinterpret_cast<T*>(L + kChunk * kSquare);
+  T* const A = P + kChunk * kSquare;
   float* const gates = reinterpret_cast<float*>(shared_memory() + kBytes) - 6 * kChunk;
   float* const factor_q = gates + 4 * kChunk;
   float* const factor_k = factor_q + kChunk;
@@ -215,9 +253,21 @@ __global__ void __launch_bounds__(2 * DeltaSizes<T, kKeys, kPair>::kChunk, kPair
       next_gate = kLog2e * in.gate(chunk.walk.batch, chunk.token(i), h);
       next_beta = in.beta_of(chunk.walk.batch, chunk.token(i), h);
     };
-    look_ahead(head * in.group());
+    // Those of the value head before may still be read.
+    const auto keep_gates = [&](int h) {
+      float* const gate = gates + h % 2 * 2 * kChunk;
+      if (threadIdx.x < kChunk) {
+        gate[threadIdx.x] = next_gate;
+        gate[kChunk + threadIdx.x] = next_beta;
+      }
+      return gate;
+    };
+    const int first_head = head * in.group(), end_head = first_head + in.group();
+    look_ahead(first_head);
+    const float* gate = keep_gates(first_head);
     wait_copies<0>();
     __syncthreads();
+    decays.template fill<2 * Sizes::kChunk>(gate, threadIdx.x);
     norm_factors<T, kKeys, kStride>(k_tile, in.norm, factor_k);
     norm_factors<T, kKeys, kStride>(q_tile, in.norm, factor_q);
     Sums<2> kk[blocks.kMost], qk[blocks.kMost];
@@ -243,19 +293,11 @@ __global__ void __launch_bounds__(2 * DeltaSizes<T, kKeys, kPair>::kChunk, kPair
       }
     }
 
-    for (int h = head * in.group(); h < (head + 1) * in.group(); ++h) {
-      // Those of the value head before this one may still be read.
-      float* const gate = gates + h % 2 * 2 * kChunk;
-      float* const beta = gate + kChunk;
-      if (threadIdx.x < kChunk) {
-        gate[threadIdx.x] = next_gate;
-        beta[threadIdx.x] = next_beta;
-      }
-      look_ahead(h + 1);
-      __syncthreads();  // of the first one, too: the tiles have been used
-      decays.template fill<2 * Sizes::kChunk>(gate, threadIdx.x);
-      __syncthreads();
+    __syncthreads();  // the tiles have been used
 
+    for (int h = first_head; h < end_head; ++h) {
+      look_ahead(h + 1);
+      const float* const beta = gate + kChunk;
       const DeltaRecord<T> record =
           delta_record<T>(args.records, number * in.value_heads + h, kChunk);
       if (threadIdx.x < kChunk) {
@@ -309,46 +351,22 @@ __global__ void __launch_bounds__(2 * DeltaSizes<T, kKeys, kPair>::kChunk, kPair
           }
         }
       }
+      gate = keep_gates(h + 1);
       __syncthreads();
-      // Half of the threads invert, the others store P meanwhile.
+      // Half of the threads invert; the others store P and see to the next value head's decays meanwhile.
       if (threadIdx.x < max(kChunk, 32)) invert_diagonal<kChunk, kSquare>(L);
       if (threadIdx.x >= kChunk) {
-        constexpr int kNumbers = 16 / sizeof(T), kPacks = kChunk / kNumbers;
-        const int thread = threadIdx.x % kChunk, column = thread % kPacks * kNumbers;
-#pragma unroll
-        for (int n = 0; n < kPacks; ++n) {
-          const int row = thread / kPacks + n * (kChunk / kPacks);
-          uint4 pack = {};
-          if (column / 16 <= row / 16)
-            pack = *reinterpret_cast<const uint4*>(P + row * kSquare + column);
-          *reinterpret_cast<uint4*>(record.P + row * kChunk + column) = pack;
-        }
+        const int thread = threadIdx.x - kChunk;
+        store_square<kChunk, kSquare, kChunk>(thread, record.P, P);
+        if (h + 1 < end_head) decays.template fill<Sizes::kChunk>(gate, thread);
       }
       __syncthreads();
-      if constexpr (kChunk >= 32) merge_blocks<16, kChunk, kSquare, kNumberPieces>(L);
-      if constexpr (kChunk >= 64) merge_blocks<32, kChunk, kSquare, kNumberPieces>(L);
-      // Eight numbers at a time; all are read before the first is stored.
-      constexpr int kPacks = kChunk / 16, kRowPacks = kChunk / 8;  // a thread, a row
-      const int column = threadIdx.x % kRowPacks * 8;
-      Pack<T, 8> packs[kPacks];
-#pragma unroll
-      for (int n = 0; n < kPacks; ++n) {
-        const int row = threadIdx.x / kRowPacks + n * (2 * kChunk / kRowPacks);
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const float4 four =
-              column / 16 <= row / 16
-                  ? *reinterpret_cast<const float4*>(L + row * kSquare + column + 4 * half)
-                  : make_float4(0.f, 0.f, 0.f, 0.f);
-          packs[n].values[4 * half] = from_float<T>(four.x);
-          packs[n].values[4 * half + 1] = from_float<T>(four.y);
-          packs[n].values[4 * half + 2] = from_float<T>(four.z);
-          packs[n].values[4 * half + 3] = from_float<T>(four.w);
-        }
-      }
-#pragma unroll
-      for (int n = 0; n < kPacks; ++n)
-        *reinterpret_cast<Pack<T, 8>*>(record.A + 8 * (threadIdx.x + n * 2 * kChunk)) = packs[n];
+      if (threadIdx.x / 32 + 1 < kRows)
+        solve_below<kChunk, kSquare, kNumberPieces>(L, A);
+      else
+        round_diagonal<kChunk, kSquare>(L, A);
+      __syncthreads();
+      store_square<kChunk, kSquare, 2 * kChunk>(threadIdx.x, record.A, A);
     }
     __syncthreads();
   }

@@ -85,7 +85,7 @@ __device__ __forceinline__ void move_gradient_tiles(const Tiles& tiles, const Gr
     }
   };
   const auto settle = [&] {
-    if (thread == 0) wait_boxes();
+    if (thread == 0) wait_sent();
     Team::meet();
   };
   const auto send_values = [&](int stage) {

@@ -41,7 +41,7 @@ struct PairDesk {
   template <int kDepth>
   __device__ __forceinline__ void put_tokens(const FragmentA<T> (&a)[kDepth]) const {
     constexpr int kOutboxBarrier = 1;
-    put_columns(outbox, a);
+    GroupLanes().put_columns(outbox, a);
     barrier_wait(kOutboxBarrier, kGroup);
   }
   // to [values, keys], from the group's first key on <- the left operand that the state is. A warp's 16 rows pass through

@@ -1,9 +1,10 @@
 // What the scans of warp groups share: who computes and who moves data, what stands in shared memory, and how results
 // leave.
 //
-// A block carries S^T of 64 columns of V, [64, K], in the registers of one warp group, 16 columns a warp. Another
-// group loads, some chunks ahead, and stores what the first one puts on a desk in shared memory. (With more keys two
-// groups carry S^T, and load themselves: gpu_group_pair.cuh.)
+// A block carries S^T of 64 columns of V, [64, K], in the registers of one warp group, 16 columns a warp. What that group
+// puts on a desk in shared memory, states and corrections, the last group of the block stores, who also loads, some chunks
+// ahead; in a forward pass a group between them makes outputs of it first. (With more keys two groups carry S^T, and load
+// themselves: gpu_group_pair.cuh.)
 #pragma once
 
 #include "linescan/ops/device_code/group_product.cuh"
@@ -46,6 +47,23 @@ struct GroupScanTiles : DeltaSizes<T, kKeys, kKeys == DeltaLayout::kPairKeys> {
   }
 };
 
+// Of the tensors of tokens; v: whatever stands for it; valid: there are such of all of them.
+struct GroupScanBoxes {
+  RowBoxes k, q, v, o;
+  bool valid;
+};
+// `o`: null where no outputs are wanted.
+template <typename T>
+GroupScanBoxes group_scan_boxes(const DeltaInputs<T>& in, const DeltaSequences& sequences,
+                                const DeltaRows<const T>& v, const DeltaRows<T>& o) {
+  GroupScanBoxes boxes = {};
+  boxes.valid = describe_tokens(boxes.k, in.k, in.heads, in.K, sequences) &&
+                describe_tokens(boxes.q, in.q, in.heads, in.K, sequences) &&
+                describe_tokens(boxes.v, v, in.value_heads, in.V, sequences) &&
+                (!o.data || describe_tokens(boxes.o, o, in.value_heads, in.V, sequences));
+  return boxes;
+}
+
 // Where an item's chunks come from: everything that is the same for all of them.
 template <typename T>
 struct GroupScanSource {
@@ -53,20 +71,26 @@ struct GroupScanSource {
   int64_t k_step, q_step, v_step;
   std::byte* records;
   int64_t record_step, length;
-  int keys, columns;
-  bool vectors, v_vectors;
+  int keys, columns, first_column, head, key_head;
+  bool vectors, v_vectors, packed;
+  DeltaWalk walk;
 
   template <class Item>
-  __device__ __forceinline__ GroupScanSource(const DeltaInputs<T>& in, const Item& at,
+  __device__ __forceinline__ GroupScanSource(const DeltaInputs<T>& in,
+                                             const DeltaSequences& sequences, const Item& at,
                                              const DeltaRows<const T>& values, bool v_vectors,
                                              std::byte* records)
       : length(at.walk.length),
         keys(in.K),
         columns(at.columns - at.first_column),
+        first_column(at.first_column),
+        head(at.head),
+        key_head(at.head / in.group()),
         vectors(in.vectors),
-        v_vectors(v_vectors) {
+        v_vectors(v_vectors),
+        packed(sequences.bounds),
+        walk(at.walk) {
     const DeltaChunk first(at.walk, 0, 1);
-    const int key_head = at.head / in.group();
     k = first.rows(in.k, key_head);
     q = first.rows(in.q, key_head);
     v = values.data && !at.units ? first.rows(values, at.head) + at.first_column : nullptr;
@@ -80,104 +104,190 @@ struct GroupScanSource {
     record_step = record(1) - record(0);
   }
 
-  // Starts the copies of a chunk, by kThreads neighbouring threads.
-  template <int kThreads = kGroup, class Tiles>
+  // Starts the copies of a chunk, by kThreads neighbouring threads: pack by pack.
+  template <int kThreads, class Tiles>
   __device__ __forceinline__ void fetch(const Tiles& to, int64_t number) const {
+    constexpr int kSquare = Tiles::kChunk * Tiles::kChunk, kRows = kDeltaRecordRows * Tiles::kChunk;
+    const int thread = threadIdx.x % kThreads;
+    const auto copy = [&](auto* to, const auto* from, int numbers) {
+      const int pack = 16 / sizeof(*to);
+#pragma unroll
+      for (int i = pack * thread; i < numbers; i += pack * kThreads)
+        copy_async<16>(to + i, from + i);
+    };
+    const T* const squares = record(number);
+    copy(to.A.data, squares, kSquare);
+    if constexpr (Tiles::kWithQueries) copy(to.P.data, squares + kSquare, kSquare);
+    copy(to.rows, reinterpret_cast<const float*>(squares + 2 * kSquare), kRows);
+    fetch_tokens<kThreads>(to, number);
+  }
+  // The same by the movers of GroupTurns, in boxes where there are such.
+  template <class Tiles, class Arrivals>
+  __device__ __forceinline__ void fetch(const Tiles& to, int64_t number,
+                                        const GroupScanBoxes& boxes, const Arrivals& arrivals,
+                                        int stage) const {
+    constexpr int kChunk = Tiles::kChunk, kRowBytes = kDeltaRecordRows * kChunk * 4;
+    constexpr int kPanels = Tiles::kLayout.keys / 64, kPanelBytes = kChunk * 64 * 2;
+    constexpr int kSquares = Tiles::kWithQueries ? 2 : 1;
+    const int thread = threadIdx.x % kGroup;
+    const bool boxed = in_boxes<kChunk>(number, boxes);
+    const int panels = (Tiles::kWithQueries ? 2 : 1) * kPanels + (v ? 1 : 0);
+    arrivals.expect(thread, stage, kRowBytes + (kSquares + (boxed ? panels : 0)) * kPanelBytes);
+    const T* const squares = record(number);
+    arrivals.copy(thread, stage, to.A.data, squares, kPanelBytes);
+    if constexpr (Tiles::kWithQueries)
+      arrivals.copy(thread, stage, to.P.data, squares + kChunk * kChunk, kPanelBytes);
+    arrivals.copy(thread, stage, to.rows, squares + 2 * kChunk * kChunk, kRowBytes);
+    if (boxed) {
+      if (thread == 0) {
+        const unsigned barrier = arrivals.barrier(stage);
+        BoxPlace at = place<kChunk>(number);
+        if (v) fetch_box(boxes.v, at, to.v.data, barrier);
+        at.head = key_head;
+        at.number = 0;
+        for (int panel = 0; panel < kPanels; ++panel, at.number += 64) {
+          fetch_box(boxes.k, at, to.k.data + panel * kChunk * 64, barrier);
+          if constexpr (Tiles::kWithQueries)
+            fetch_box(boxes.q, at, to.q.data + panel * kChunk * 64, barrier);
+        }
+      }
+      if (!v) load_panels<kChunk, kGroup>(thread, to.v, v, 0, 0, columns, v_vectors);
+    } else {
+      fetch_tokens<kGroup>(to, number);
+    }
+    arrivals.arrive(stage);
+  }
+
+  // Whether a chunk's tokens are boxes of the tensors: not where they stop short of the tensor's end.
+  template <int kChunk>
+  __device__ __forceinline__ bool in_boxes(int64_t number, const GroupScanBoxes& boxes) const {
+    return kHasBoxes && boxes.valid && walk.step == 1 &&
+           (!packed || length - number * kChunk >= kChunk);
+  }
+  // Of the columns of V.
+  template <int kChunk>
+  __device__ __forceinline__ BoxPlace place(int64_t number) const {
+    return {first_column, head, static_cast<int>(walk.token(number * kChunk)),
+            static_cast<int>(walk.batch)};
+  }
+
+ private:
+  // A; P and the rows are behind it.
+  __device__ __forceinline__ const T* record(int64_t number) const {
+    return reinterpret_cast<const T*>(records + number * record_step);
+  }
+  template <int kThreads, class Tiles>
+  __device__ __forceinline__ void fetch_tokens(const Tiles& to, int64_t number) const {
     constexpr int kChunk = Tiles::kChunk, kKeys = Tiles::kLayout.keys;
     const int thread = threadIdx.x % kThreads;
     const int64_t token = number * kChunk;
     const int tokens = static_cast<int>(min(int64_t{kChunk}, length - token));
     load_panels<kKeys, kThreads>(thread, to.k, k + token * k_step, k_step, tokens, keys, vectors);
-    const T* const A = reinterpret_cast<const T*>(records + number * record_step);
-    const T* const P = A + kChunk * kChunk;
-    const auto* const rows = reinterpret_cast<const float*>(P + kChunk * kChunk);
-    load_panels<kChunk, kThreads>(thread, to.A, A, kChunk, kChunk, kChunk, true);
-    static_assert(kDeltaRecordRows * kChunk == 4 * kGroup);
-    if (thread < kGroup) copy_async<16>(to.rows + 4 * thread, rows + 4 * thread);
     load_panels<kChunk, kThreads>(thread, to.v, v + (v ? token * v_step : 0), v_step,
                                   v ? tokens : 0, columns, v_vectors);
-    if constexpr (Tiles::kWithQueries) {
+    if constexpr (Tiles::kWithQueries)
       load_panels<kKeys, kThreads>(thread, to.q, q + token * q_step, q_step, tokens, keys, vectors);
-      load_panels<kChunk, kThreads>(thread, to.P, P, kChunk, kChunk, kChunk, true);
-    }
   }
 };
 
-// What a chunk leaves, behind the stages: of a backward pass S or its gradient, [64, K]; outputs, u or gX,
+// What a chunk leaves, behind the stages: S in front of it or the gradient of S behind it, [64, K]; u, later outputs, or gX,
 // [tokens, 64]. Two chunks in turn.
 template <class Tiles, typename T, int kKeys>
 struct GroupDesk {
+  static constexpr int kNumbers = 64 * kKeys + 64 * 64;
   Panels<T> state, tokens;
 
-  __device__ __forceinline__ GroupDesk(int stages, int64_t number, bool with_state) {
-    const int state_numbers = with_state ? 64 * kKeys : 0;
-    T* const first = reinterpret_cast<T*>(group_memory() + stages * Tiles::kStageBytes) +
-                     number % 2 * (state_numbers + 64 * 64);
+  __device__ __forceinline__ GroupDesk(int stages, int64_t number) {
+    T* const first = desks(stages) + number % 2 * kNumbers;
     state = {first, 64};
-    tokens = {first + state_numbers, 64};
+    tokens = {first + 64 * kKeys, 64};
+  }
+  // Behind the desks: where copies arrive.
+  static __device__ __forceinline__ uint64_t* arrivals(int stages) {
+    return reinterpret_cast<uint64_t*>(desks(stages) + 2 * kNumbers);
+  }
+
+ private:
+  static __device__ __forceinline__ T* desks(int stages) {
+    return reinterpret_cast<T*>(group_memory() + stages * Tiles::kStageBytes);
   }
 };
 
-// The turns of the block's two groups for one item, whose chunks are counted from 0 in the order of the walk.
+// The turns of the block's groups for one item, whose chunks are counted from 0 in the order of the walk. kUsers groups
+// use a stage: the one that carries states, and perhaps one that makes outputs of what that one puts on the desk.
+template <int kUsers>
 class GroupTurns {
  public:
-  __device__ __forceinline__ explicit GroupTurns(int stages) : stages_(stages) {}
+  __device__ __forceinline__ GroupTurns(int stages, uint64_t* arrivals)
+      : arrivals_(arrivals), stages_(stages) {}
+  // By one thread; then the block meets.
+  __device__ __forceinline__ void begin() const { arrivals_.begin(); }
 
-  // The group that moves data. fill(stage, i) starts chunk i's copies; send(i) stores what it left.
+  // The group that moves data. fill(stage, i, arrivals) starts chunk i's copies; send(i) stores what it left.
   template <class Fill, class Send>
   __device__ __forceinline__ void move(int64_t chunks, const Fill& fill, const Send& send) {
     const auto next = [&](int stage) { return stage + 1 == stages_ ? 0 : stage + 1; };
-    int stage = 0, before = 0;
+    int stage = 0;
 #pragma unroll 1
-    for (int64_t i = 0; i < chunks; ++i) {
+    for (int64_t i = 0; i < chunks; ++i, stage = next(stage)) {
       if (i >= stages_) finish(stage, i - stages_, send);
-      fill(stage, i);
-      commit_copies();
-      if (i > 0) hand_over<1>(before);
-      before = stage;
-      stage = next(stage);
+      fill(stage, i, arrivals_);
     }
-    if (chunks > 0) hand_over<0>(before);
     if (chunks < stages_) stage = 0;
 #pragma unroll 1
     for (int64_t i = max(int64_t{0}, chunks - stages_); i < chunks; ++i, stage = next(stage))
       finish(stage, i, send);
   }
 
-  // The group that computes.
-  __device__ __forceinline__ int take() const {
-    barrier_wait(kFull + stage_, 2 * kGroup);
-    return stage_;
-  }
-  // Chunk i's place on the desk is free.
-  __device__ __forceinline__ void before_putting(int64_t i) const {
-    if (i >= 2) barrier_wait(kSent + i % 2, 2 * kGroup);
+  // Groups that use stages: the next one, once it is filled.
+  __device__ __forceinline__ int take() {
+    const int stage = stage_;
+    arrivals_.wait(stage);
+    stage_ = stage + 1 == stages_ ? 0 : stage + 1;
+    return stage;
   }
   // All has been read, all has been put.
-  __device__ __forceinline__ void used() {
-    barrier_arrive(kEmpty + stage_, 2 * kGroup);
-    stage_ = stage_ + 1 == stages_ ? 0 : stage_ + 1;
+  __device__ __forceinline__ void used(int stage) const {
+    barrier_arrive(kEmpty + stage, (kUsers + 1) * kGroup);
+  }
+
+  // The group that carries states: chunk i's place on the desk is free.
+  __device__ __forceinline__ void before_putting(int64_t i) const {
+    if (i >= 2) barrier_wait(kSent + i % 2, 2 * kGroup);
   }
   // After an item; no barrier is left half met.
   __device__ __forceinline__ void close(int64_t chunks) {
     for (int64_t i = max(int64_t{0}, chunks - 2); i < chunks; ++i)
       barrier_wait(kSent + i % 2, 2 * kGroup);
-    stage_ = 0;
+    restart();
   }
+  // It has put chunk i's state, or its tokens, and the group that makes outputs takes them.
+  __device__ __forceinline__ void has_put_state(int64_t i) const {
+    barrier_arrive(kState + i % 2, 2 * kGroup);
+  }
+  __device__ __forceinline__ void wait_state(int64_t i) const {
+    barrier_wait(kState + i % 2, 2 * kGroup);
+  }
+  __device__ __forceinline__ void has_put_tokens(int64_t i) const {
+    barrier_arrive(kTokens + i % 2, 2 * kGroup);
+  }
+  __device__ __forceinline__ void wait_tokens(int64_t i) const {
+    barrier_wait(kTokens + i % 2, 2 * kGroup);
+  }
+  __device__ __forceinline__ void restart() { stage_ = 0; }
 
  private:
-  static constexpr int kFull = 1, kEmpty = kFull + DeltaLayout::kMostGroupScanStages;
-  static constexpr int kSent = kEmpty + DeltaLayout::kMostGroupScanStages;
+  static constexpr int kPlaces = DeltaLayout::kMostGroupScanStages;
+  static constexpr int kEmpty = 1, kSent = kEmpty + kPlaces;
+  static constexpr int kState = kSent + 2, kTokens = kState + 2, kFull = kTokens + 2;
+  static_assert(kFull + kPlaces <= 16);
+
+  Arrivals<kGroup, kUsers * kGroup, kPlaces, kFull> arrivals_;
   int stages_, stage_ = 0;
 
-  template <int kPending>
-  __device__ __forceinline__ void hand_over(int stage) const {
-    wait_copies<kPending>();
-    barrier_arrive(kFull + stage, 2 * kGroup);
-  }
   template <class Send>
   __device__ __forceinline__ void finish(int stage, int64_t i, const Send& send) const {
-    barrier_wait(kEmpty + stage, 2 * kGroup);
+    barrier_wait(kEmpty + stage, (kUsers + 1) * kGroup);
     send(i);
     barrier_arrive(kSent + i % 2, 2 * kGroup);
   }
@@ -185,132 +295,137 @@ class GroupTurns {
 
 // ---- Between registers and memory ----------------------------------------------------------------
 
+// Where a thread has its part of a group's operand A in panels of 64 rows. Found once: the products of a chain wait for every
+// instruction between them.
+class GroupLanes {
+ public:
+  __device__ __forceinline__ GroupLanes() {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
+    const int row = 16 * warp + lane % 16, column_row = lane % 8 + lane / 16 * 8;
+    columns_ = in_register(column_row * 64 + ((2 * warp + lane / 8 % 2) ^ column_row % 8) * 8);
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      rows_[i] = in_register(row * 64 + ((2 * i + lane / 16) ^ row % 8) * 8);
+  }
+
+  // Panels [64, 16 kDepth], rows as the operand has them.
+  template <typename T, int kDepth>
+  __device__ __forceinline__ void put_rows(const Panels<T>& panels,
+                                           const FragmentA<T> (&a)[kDepth]) const {
+#pragma unroll
+    for (int k = 0; k < kDepth; ++k) store_matrices<false>(row(panels, k), a[k].words);
+  }
+  template <typename T, int kDepth>
+  __device__ __forceinline__ void get_rows(FragmentA<T> (&a)[kDepth],
+                                           const Panels<T>& panels) const {
+#pragma unroll
+    for (int k = 0; k < kDepth; ++k) load_matrices(a[k].words, row(panels, k));
+  }
+  // Panels [16 kDepth, 64], whose columns are the operand's rows.
+  template <typename T, int kDepth>
+  __device__ __forceinline__ void put_columns(const Panels<T>& panels,
+                                              const FragmentA<T> (&a)[kDepth]) const {
+#pragma unroll
+    for (int k = 0; k < kDepth; ++k) store_matrices<true>(column(panels, k), a[k].words);
+  }
+  template <typename T, int kDepth>
+  __device__ __forceinline__ void get_columns(FragmentA<T> (&a)[kDepth],
+                                              const Panels<T>& panels) const {
+#pragma unroll
+    for (int k = 0; k < kDepth; ++k) load_matrices_transposed(a[k].words, column(panels, k));
+  }
+
+ private:
+  int rows_[4], columns_;
+
+  template <typename T>
+  __device__ __forceinline__ T* row(const Panels<T>& panels, int k) const {
+    return panels.data + rows_[k % 4] + k / 4 * 64 * 64;
+  }
+  template <typename T>
+  __device__ __forceinline__ T* column(const Panels<T>& panels, int k) const {
+    return panels.data + columns_ + 16 * k * 64;
+  }
+};
+
+// A row of the record at the tokens of this thread's sums; read before the sums are there.
+template <int kDepth>
+struct TokenFactors {
+  float2 of[2 * kDepth];
+
+  TokenFactors() = default;
+  template <class Tiles>
+  __device__ __forceinline__ TokenFactors(const Tiles& tile, DeltaRow which) {
+#pragma unroll
+    for (int i = 0; i < 2 * kDepth; ++i) of[i] = tile.row(which, i / 2, i % 2);
+  }
+};
+// -beta read_k
+template <int kDepth>
+__device__ __forceinline__ TokenFactors<kDepth> correction_factors(
+    const TokenFactors<kDepth>& beta, const TokenFactors<kDepth>& read_k) {
+  TokenFactors<kDepth> factors;
+#pragma unroll
+  for (int i = 0; i < 2 * kDepth; ++i)
+    factors.of[i] = {-beta.of[i].x * read_k.of[i].x, -beta.of[i].y * read_k.of[i].y};
+  return factors;
+}
+
 template <typename T, int kTiles>
 __device__ __forceinline__ void round_sums(FragmentA<T> (&to)[kTiles / 2],
                                            const Sums<kTiles>& sums) {
 #pragma unroll
   for (int k = 0; k < kTiles / 2; ++k) to[k] = operand<T>(sums, k);
 }
-
-// X^T = (beta o (V - read_k o K S))^T from K S and V, both turned.
-template <typename T, int kDepth, class Tiles>
-__device__ __forceinline__ void round_differences(FragmentA<T> (&to)[kDepth],
-                                                  const Sums<2 * kDepth>& sums,
-                                                  const FragmentA<T> (&v)[kDepth],
-                                                  const Tiles& tile) {
+// to = (factors o X)^T + more, from X^T.
+template <typename T, int kDepth>
+__device__ __forceinline__ void round_scaled(FragmentA<T> (&to)[kDepth], const Sums<2 * kDepth>& x,
+                                             const TokenFactors<kDepth>& factors) {
 #pragma unroll
-  for (int t = 0; t < kDepth; ++t)
+  for (int i = 0; i < 2 * kDepth; ++i)
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const float2 beta = tile.row(kBeta, t, half), read = tile.row(kReadK, t, half);
-      const auto& of = sums.tiles[2 * t + half];
+    for (int r = 0; r < 2; ++r)
+      to[i / 2].words[2 * (i % 2) + r] = pair_from_floats<T>(
+          factors.of[i].x * x.tiles[i][2 * r], factors.of[i].y * x.tiles[i][2 * r + 1]);
+}
+template <typename T, int kDepth>
+__device__ __forceinline__ void round_scaled(FragmentA<T> (&to)[kDepth], const Sums<2 * kDepth>& x,
+                                             const TokenFactors<kDepth>& factors,
+                                             const Sums<2 * kDepth>& more) {
 #pragma unroll
-      for (int r = 0; r < 2; ++r)
-        to[t].words[2 * half + r] = pair_from_floats<T>(
-            beta.x * (value_of(v[t], r, 2 * half) - read.x * of[2 * r]),
-            beta.y * (value_of(v[t], r, 2 * half + 1) - read.y * of[2 * r + 1]));
+  for (int i = 0; i < 2 * kDepth; ++i)
+#pragma unroll
+    for (int r = 0; r < 2; ++r)
+      to[i / 2].words[2 * (i % 2) + r] = pair_from_floats<T>(
+          fmaf(factors.of[i].x, x.tiles[i][2 * r], more.tiles[i][2 * r]),
+          fmaf(factors.of[i].y, x.tiles[i][2 * r + 1], more.tiles[i][2 * r + 1]));
+}
+// (factors o X)^T from X^T, in place and from an operand.
+template <int kDepth>
+__device__ __forceinline__ void scale_tokens(Sums<2 * kDepth>& x,
+                                             const TokenFactors<kDepth>& factors) {
+#pragma unroll
+  for (int i = 0; i < 2 * kDepth; ++i)
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      x.tiles[i][2 * r] *= factors.of[i].x;
+      x.tiles[i][2 * r + 1] *= factors.of[i].y;
     }
 }
-// (write o u)^T
-template <typename T, int kDepth, class Tiles>
-__device__ __forceinline__ void round_written(FragmentA<T> (&to)[kDepth], const Sums<2 * kDepth>& u,
-                                              const Tiles& tile) {
+template <typename T, int kDepth>
+__device__ __forceinline__ Sums<2 * kDepth> scaled_tokens(const FragmentA<T> (&x)[kDepth],
+                                                          const TokenFactors<kDepth>& factors) {
+  Sums<2 * kDepth> scaled;
 #pragma unroll
-  for (int t = 0; t < kDepth; ++t)
+  for (int i = 0; i < 2 * kDepth; ++i)
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const float2 write = tile.row(kWrite, t, half);
-      const auto& of = u.tiles[2 * t + half];
-#pragma unroll
-      for (int r = 0; r < 2; ++r)
-        to[t].words[2 * half + r] =
-            pair_from_floats<T>(write.x * of[2 * r], write.y * of[2 * r + 1]);
+    for (int r = 0; r < 2; ++r) {
+      scaled.tiles[i][2 * r] = factors.of[i].x * value_of(x[i / 2], r, 2 * (i % 2));
+      scaled.tiles[i][2 * r + 1] = factors.of[i].y * value_of(x[i / 2], r, 2 * (i % 2) + 1);
     }
-}
-// (read_q o Q S)^T
-template <int kTiles, class Tiles>
-__device__ __forceinline__ void scale_reads(Sums<kTiles>& reads, const Tiles& tile) {
-#pragma unroll
-  for (int t = 0; t < kTiles / 2; ++t)
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const float2 read = tile.row(kReadQ, t, half);
-      auto& of = reads.tiles[2 * t + half];
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        of[2 * r] *= read.x;
-        of[2 * r + 1] *= read.y;
-      }
-    }
-}
-// gu^T = (write o (K gS') + P^T gO)^T
-template <typename T, int kDepth, class Tiles>
-__device__ __forceinline__ void round_upstream(FragmentA<T> (&to)[kDepth],
-                                               const Sums<2 * kDepth>& sums,
-                                               const Sums<2 * kDepth>& through_p,
-                                               const Tiles& tile) {
-#pragma unroll
-  for (int t = 0; t < kDepth; ++t)
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const float2 write = tile.row(kWrite, t, half);
-      const auto& of = sums.tiles[2 * t + half];
-      const auto& more = through_p.tiles[2 * t + half];
-#pragma unroll
-      for (int r = 0; r < 2; ++r)
-        to[t].words[2 * half + r] = pair_from_floats<T>(
-            fmaf(write.x, of[2 * r], more[2 * r]), fmaf(write.y, of[2 * r + 1], more[2 * r + 1]));
-    }
-}
-// (read_q o gO)^T
-template <typename T, int kDepth, class Tiles>
-__device__ __forceinline__ void scale_upstream(FragmentA<T> (&go)[kDepth], const Tiles& tile) {
-#pragma unroll
-  for (int t = 0; t < kDepth; ++t)
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const float2 read = tile.row(kReadQ, t, half);
-#pragma unroll
-      for (int r = 0; r < 2; ++r)
-        go[t].words[2 * half + r] = pair_from_floats<T>(read.x * value_of(go[t], r, 2 * half),
-                                                        read.y * value_of(go[t], r, 2 * half + 1));
-    }
-}
-// (-beta read_k o gX)^T
-template <typename T, int kDepth, class Tiles>
-__device__ __forceinline__ void round_corrections(FragmentA<T> (&to)[kDepth],
-                                                  const Sums<2 * kDepth>& gx, const Tiles& tile) {
-#pragma unroll
-  for (int t = 0; t < kDepth; ++t)
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const float2 beta = tile.row(kBeta, t, half), read = tile.row(kReadK, t, half);
-      const auto& of = gx.tiles[2 * t + half];
-#pragma unroll
-      for (int r = 0; r < 2; ++r)
-        to[t].words[2 * half + r] =
-            pair_from_floats<T>(-beta.x * read.x * of[2 * r], -beta.y * read.y * of[2 * r + 1]);
-    }
+  return scaled;
 }
 
-// panels [64, 16 kDepth] <- the group's operand A.
-template <typename T, int kDepth>
-__device__ __forceinline__ void put_rows(const Panels<T>& panels, const FragmentA<T> (&a)[kDepth]) {
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
-#pragma unroll
-  for (int k = 0; k < kDepth; ++k)
-    store_matrices<false>(panels.at(16 * warp + lane % 16, 16 * k + lane / 16 * 8), a[k].words);
-}
-// panels [16 kDepth, 64] <- its transpose.
-template <typename T, int kDepth>
-__device__ __forceinline__ void put_columns(const Panels<T>& panels,
-                                            const FragmentA<T> (&a)[kDepth]) {
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
-#pragma unroll
-  for (int k = 0; k < kDepth; ++k)
-    store_matrices<true>(panels.at(16 * k + lane % 8 + lane / 16 * 8, 16 * warp + lane / 8 % 2 * 8),
-                         a[k].words);
-}
 // to [64 rows, step apart] <- panels [64, kColumns], by a group: whole rows up to `rows`, of them `columns`.
 template <int kColumns, typename T>
 __device__ __forceinline__ void send_rows(T* to, int64_t step, int rows, int columns, bool vectors,
@@ -362,12 +477,25 @@ struct GroupScanWorkspace {
   __device__ __forceinline__ Panels<T> state(int64_t row) const {
     return {states + row * cut.state_numbers(kKeys) + int64_t{1} * first_value * kKeys, 64};
   }
-  __device__ __forceinline__ void send_state(int64_t row, const Panels<T>& panels) const {
-    send_panels<kKeys / 64>(state(row).data, panels);
-  }
   __device__ __forceinline__ void send_corrections(int64_t row, const Panels<T>& panels) const {
-    send_panels<1>(corrections + row * cut.correction_numbers(64) + int64_t{1} * first_value * 64,
-                   panels);
+    send_panels<1>(correction(row), panels);
+  }
+  // By the group that moves data: a desk's state and tokens, which are published.
+  template <class Desk>
+  __device__ __forceinline__ void send(int64_t row, const Desk& desk) const {
+    if constexpr (!kHasBulkCopies) {
+      send_panels<kKeys / 64>(state(row).data, desk.state);
+      send_panels<1>(correction(row), desk.tokens);
+    } else if (threadIdx.x % kGroup == 32) {  // of another warp than the one that fetches
+      send_bulk(state(row).data, desk.state.data, 64 * kKeys * sizeof(T));
+      send_bulk(correction(row), desk.tokens.data, 64 * 64 * sizeof(T));
+      wait_sent();
+    }
+  }
+
+ private:
+  __device__ __forceinline__ T* correction(int64_t row) const {
+    return corrections + row * cut.correction_numbers(64) + int64_t{1} * first_value * 64;
   }
 };
 

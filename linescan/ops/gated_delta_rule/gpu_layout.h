@@ -52,10 +52,10 @@ struct DeltaLayout {
   constexpr int64_t decays_bytes() const {
     return (4 * (int64_t{19} * chunk() + chunk() / 16 * (chunk() / 16)) + 15) / 16 * 16;
   }
-  // The records' kernel: tiles of k and q, later L, in float32, and P on its way out; decays; six rows.
+  // The records' kernel: tiles of k and q, later L, in float32, and P and A on their way out; decays; six rows.
   constexpr int64_t records_bytes() const {
     return std::max(2 * key_tile_bytes(),
-                    int64_t{1} * chunk() * square_stride() * 4 + square_bytes()) +
+                    int64_t{1} * chunk() * square_stride() * 4 + 2 * square_bytes()) +
            decays_bytes() + int64_t{6} * chunk() * 4;
   }
 
@@ -136,16 +136,17 @@ struct DeltaLayout {
     return value_heads * 2 * kPanel + int64_t{2} * kPanel * (keys - group_keys());
   }
 
-  // Scans of warp groups: one that carries the states of 64 columns of V, and one that moves data. A stage is k,
-  // q, A, P, v and the record's rows; behind the stages is what two chunks leave, states and tokens.
-  static constexpr int kGroupScanThreads = 256, kMostGroupScanStages = 3;
+  // Scans of warp groups: one that carries the states of 64 columns of V, one that moves data, and between them, in a forward
+  // pass, one that computes outputs. A stage is k, q, A, P, v and the record's rows; behind the stages is what two chunks
+  // leave, states and tokens, and where copies arrive.
+  static constexpr int kGroupScanThreads = 256, kGroupOutputThreads = 384;
+  static constexpr int kMostGroupScanStages = 3;
   constexpr int64_t group_scan_stage_bytes(bool outputs) const {
     return ((outputs ? 2 : 1) * (keys / kPanel + 1) + 1) * group_panel_bytes() + rows_bytes();
   }
-  // with_state: of a backward pass.
-  constexpr int64_t group_scan_bytes(int stages, bool outputs, bool with_state) const {
+  constexpr int64_t group_scan_bytes(int stages, bool outputs) const {
     return stages * group_scan_stage_bytes(outputs) +
-           2 * (with_state ? keys / kPanel + 1 : 1) * group_panel_bytes();
+           2 * (keys / kPanel + 1) * group_panel_bytes() + 8 * kMostGroupScanStages;
   }
 
   // Whole sequences by single warps, for half types: tiles of k, v, q, in a backward pass also go, and what is kept of a

@@ -118,12 +118,14 @@ struct ScanBlocks {
   DeltaLaunch launch(bool outputs, int64_t stages) const {
     const int columns = static_cast<int>(plan.column_warps), count = static_cast<int>(stages);
     const bool groups = plan.warp_groups || plan.key_pair;
-    const int64_t threads = groups ? DeltaLayout::kGroupScanThreads
-                                   : 32 * (plan.column_warps * plan.key_warps + plan.loader_warps);
-    const int64_t bytes =
-        plan.key_pair      ? layout.pair_scan_bytes(outputs)
-        : plan.warp_groups ? layout.group_scan_bytes(count, outputs, plan.pass == Pass::kBackward)
-                           : layout.scan_bytes(columns, count, outputs);
+    const int64_t threads = plan.warp_groups && outputs && plan.pass == Pass::kForward
+                                ? DeltaLayout::kGroupOutputThreads
+                            : groups
+                                ? DeltaLayout::kGroupScanThreads
+                                : 32 * (plan.column_warps * plan.key_warps + plan.loader_warps);
+    const int64_t bytes = plan.key_pair      ? layout.pair_scan_bytes(outputs)
+                          : plan.warp_groups ? layout.group_scan_bytes(count, outputs)
+                                             : layout.scan_bytes(columns, count, outputs);
     return launch_of(heads * plan.column_parts, threads, bytes);
   }
 };
@@ -199,7 +201,7 @@ void plan_chunks(GatedDeltaRuleGpuPlan& plan, const GatedDeltaRuleSize& size, bo
   plan.key_warps = layout.key_warps();
   plan.warp_groups = !plan.key_pair && layout.has_groups() && size.V > kFewValues &&
                      size.value_heads > 0 && has_warp_group_products(gpu) &&
-                     layout.group_scan_bytes(2, true, true) <= gpu.shared_per_block &&
+                     layout.group_scan_bytes(2, true) <= gpu.shared_per_block &&
                      layout.group_gradients_bytes() <= gpu.shared_per_block;
   plan.padded_values =
       round_up(size.V, plan.warp_groups || plan.key_pair ? int64_t{DeltaLayout::kPanel} : 16);
@@ -299,9 +301,9 @@ GatedDeltaRuleGpuPlan plan(const GatedDeltaRuleSize& size, bool packed, Pass pas
     if (forward && segments > 2)
       plan.unit_parts = ceil_div(plan.padded_keys, 16 * plan.column_warps);
     const DeltaLaunch& scan = forward ? plan.scan : plan.reverse_scan;
-    plan.ends =
-        launch_of(items * size.value_heads * (segments - 1) * (plan.column_parts + plan.unit_parts),
-                  scan.block, scan.shared_bytes);
+    plan.ends = launch_of(
+        items * size.value_heads * (segments - 1) * (plan.column_parts + plan.unit_parts),
+        plan.warp_groups ? DeltaLayout::kGroupScanThreads : scan.block, scan.shared_bytes);
     plan.chain = launch_of(heads * ceil_div(size.V, int64_t{DeltaLayout::kChainColumns}),
                            DeltaLayout::kChainThreads,
                            DeltaLayout{4, static_cast<int>(plan.padded_keys)}.chain_bytes());

@@ -5,6 +5,8 @@
 //   P [chunk, chunk]  scale nq_i nk_j E[i, j] (q_i . k_j), diagonal included
 //   rows of floats    see DeltaRow; nq, nk are the factors of the L2 norm, or 1
 //
+// In a row of A or P in memory packs stand where square_pack() says.
+//
 // E[i, j] = exp(g_{j+1} + .. + g_i); q and k are as they come. Rows of tokens that are missing from the last chunk
 // of a sequence: A is the identity, everything else zero, but decays one.
 #pragma once
@@ -32,6 +34,13 @@ enum DeltaRow {
   kWrite,    // nk exp(g from here to the end of the chunk): of k when it writes
   kDecay,    // exp(all g of the chunk), in the row's first place
 };
+
+// Packs of 16 bytes stand as in panels (device_code/group_product.cuh) where chunks have 64 tokens of a half type: products of
+// warp groups then find A and P in place when they are copied as they lie.
+template <typename T, int kChunk>
+__device__ __forceinline__ constexpr int square_pack(int row, int pack) {
+  return sizeof(T) == 2 && kChunk == 64 ? pack ^ row % 8 : pack;
+}
 
 template <typename T>
 struct DeltaRecord {

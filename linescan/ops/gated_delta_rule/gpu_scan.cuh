@@ -163,12 +163,19 @@ struct DeltaScanTiles : DeltaSizes<T, kKeys> {
     load_tile(team, tile, kStride, chunk.rows(from, head), chunk.row_step(from), kChunk,
               chunk.tokens, kKeys, in.K, in.vectors);
   }
+  __device__ __forceinline__ void fetch_square(DeltaTeam team, T* tile, const T* from) const {
+    constexpr int kNumbers = 16 / sizeof(T), kRowPacks = kChunk / kNumbers;
+#pragma unroll 4
+    for (int i = team.thread; i < kChunk * kRowPacks; i += team.threads) {
+      const int row = i / kRowPacks, pack = square_pack<T, kChunk>(row, i % kRowPacks);
+      copy_async<16>(tile + row * kSquare + pack * kNumbers, from + i * kNumbers);
+    }
+  }
   __device__ __forceinline__ void fetch_record(DeltaTeam team, std::byte* records,
                                                int64_t number) const {
     const DeltaRecord<T> record = delta_record<T>(records, number, kChunk);
-    load_tile<T>(team, A, kSquare, record.A, kChunk, kChunk, kChunk, kChunk, kChunk, true);
-    if constexpr (kQueries)
-      load_tile<T>(team, P, kSquare, record.P, kChunk, kChunk, kChunk, kChunk, kChunk, true);
+    fetch_square(team, A, record.A);
+    if constexpr (kQueries) fetch_square(team, P, record.P);
     constexpr int kNumbers = kDeltaRecordRows * kChunk;
     load_tile<float>(team, rows, 0, record.rows, 0, 1, 1, kNumbers, kNumbers, true);
   }

@@ -5,6 +5,7 @@
 #include "linescan/ops/device_code/copies.cuh"
 #include "linescan/ops/device_code/group_product.cuh"
 #include "linescan/ops/device_code/numbers.cuh"
+#include "linescan/ops/device_code/row_boxes.cuh"
 #include "linescan/ops/device_code/softplus.cuh"
 #include "linescan/ops/gated_delta_rule/gated_delta_rule.h"
 
@@ -181,6 +182,15 @@ struct DeltaChunk {
     return tensor.token * walk.step;
   }
 };
+
+// Boxes of a tensor [batch, length, heads, numbers] of half types; false: there are none.
+template <typename T>
+bool describe_tokens(RowBoxes& boxes, const DeltaRows<T>& rows, int64_t heads, int64_t numbers,
+                     const DeltaSequences& sequences) {
+  return describe_rows(boxes, rows.data,
+                       {numbers, heads, sequences.length, sequences.bounds ? 1 : sequences.count},
+                       {1, rows.head, rows.token, rows.batch});
+}
 
 // The chunk of that number; without tokens if the number is left out.
 __device__ __forceinline__ DeltaChunk chunk_of(const DeltaSequences& sequences, int64_t number,

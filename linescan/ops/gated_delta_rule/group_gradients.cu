@@ -389,10 +389,7 @@ void launch_delta_group_gradients(const GradientArgs<T>& args, int64_t padded_ke
                                   const LaunchShape& shape, GpuStream stream) {
   const DeltaInputs<T>& in = args.in;
   const auto describe = [&](RowBoxes& boxes, const auto& rows, int64_t heads, int64_t numbers) {
-    return describe_rows(
-        boxes, rows.data,
-        {numbers, heads, args.sequences.length, args.sequences.bounds ? 1 : args.sequences.count},
-        {1, rows.head, rows.token, rows.batch});
+    return describe_tokens(boxes, rows, heads, numbers, args.sequences);
   };
   const auto describe_result = [&](RowBoxes& boxes, const DeltaRows<T>& rows, int64_t heads,
                                    int64_t numbers) {

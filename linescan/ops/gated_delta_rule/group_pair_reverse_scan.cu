@@ -35,7 +35,7 @@ __global__ void __launch_bounds__(kPairThreads, 1)
     const int own_value = at.first_column + threadIdx.x % kGroup / 32 * 16;
     const GroupScanWorkspace<kKeys, T> workspace = {args.state_gradients, args.correction_gradients,
                                                     cut, at.first_column};
-    const GroupScanSource<T> source(in, at, args.o, args.o_vectors, args.records);
+    const GroupScanSource<T> source(in, args.sequences, at, args.o, args.o_vectors, args.records);
     const auto fetch = [&](int64_t number) {
       if (number >= 0)
         source.template fetch<kPairThreads>(Tiles(static_cast<int>(number % kStages)), number);
@@ -70,19 +70,21 @@ __global__ void __launch_bounds__(kPairThreads, 1)
       desk.add(1 - group, sums);
       group_wait<0>(through_p);
       // gu^T, and gX^T
-      round_upstream(rounded, sums, through_p, tile);
+      round_scaled(rounded, sums, TokenFactors<kDepth>(tile, kWrite), through_p);
       group_begin(sums);
       group_multiply<kRows>(sums, rounded, GroupOperand<T>{tile.A}, false);
       group_commit();
       // gS^T
       state.scale(tile.rows[kDecay * kChunk]);
-      scale_upstream(go, tile);
+      round_sums(go, scaled_tokens(go, TokenFactors<kDepth>(tile, kReadQ)));
       group_begin(state);
       group_multiply<kRows>(state, go, GroupOperand<T>{tile.q, 0, first_key});
       group_commit();
       group_wait<1>(sums);
       FragmentA<T> corrected[kDepth];
-      round_corrections(corrected, sums, tile);
+      round_scaled(corrected, sums,
+                   correction_factors(TokenFactors<kDepth>(tile, kBeta),
+                                      TokenFactors<kDepth>(tile, kReadK)));
       group_begin();
       group_multiply<kRows>(state, corrected, GroupOperand<T>{tile.k, 0, first_key});
       group_commit();

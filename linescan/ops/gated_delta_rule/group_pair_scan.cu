@@ -30,7 +30,7 @@ __global__ void __launch_bounds__(kPairThreads, 1) group_pair_scan_kernel(DeltaS
     if (!at.exists) continue;
     const bool leaves = kOutputs || args.states;  // something of every chunk
     const int own_value = at.first_column + threadIdx.x % kGroup / 32 * 16;
-    const GroupScanSource<T> source(in, at, in.v, in.vectors, args.records);
+    const GroupScanSource<T> source(in, args.sequences, at, in.v, in.vectors, args.records);
     const DeltaChunk start(at.walk, 0, 1);
     T* const out = kOutputs ? start.rows(args.o, at.head) + at.first_column : nullptr;
     const int64_t out_step = start.row_step(args.o);
@@ -71,7 +71,9 @@ __global__ void __launch_bounds__(kPairThreads, 1) group_pair_scan_kernel(DeltaS
       desk.put(group, sums);
       __syncthreads();
       desk.add(1 - group, sums);
-      round_differences(rounded, sums, v, tile);
+      const TokenFactors<kDepth> beta(tile, kBeta);
+      round_scaled(rounded, sums, correction_factors(beta, TokenFactors<kDepth>(tile, kReadK)),
+                   scaled_tokens(v, beta));
       if constexpr (kOutputs) group_wait<0>(reads);
       // u^T
       group_begin(sums);
@@ -79,7 +81,7 @@ __global__ void __launch_bounds__(kPairThreads, 1) group_pair_scan_kernel(DeltaS
       group_commit();
       state.scale(tile.rows[kDecay * kChunk]);
       group_wait<0>(sums);
-      round_written(rounded, sums, tile);
+      round_scaled(rounded, sums, TokenFactors<kDepth>(tile, kWrite));
       group_begin(state);
       group_multiply<kRows>(state, rounded, GroupOperand<T>{tile.k, 0, first_key});
       group_commit();
@@ -90,7 +92,7 @@ __global__ void __launch_bounds__(kPairThreads, 1) group_pair_scan_kernel(DeltaS
         __syncthreads();
         if (group == 0) {
           desk.add(0, reads);
-          scale_reads(reads, tile);
+          scale_tokens(reads, TokenFactors<kDepth>(tile, kReadQ));
           group_begin(reads);
           group_multiply<kColumns>(reads, u, GroupOperand<T>{tile.P});
           group_commit();

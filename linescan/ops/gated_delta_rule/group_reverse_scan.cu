@@ -15,15 +15,19 @@ namespace {
 using enum DepthIs;
 
 template <typename T, int kKeys>
-__global__ void __launch_bounds__(2 * kGroup, 1)
-    group_reverse_scan_kernel(DeltaReverseScanArgs<T> args) {
+__global__ void __launch_bounds__(DeltaLayout::kGroupScanThreads, 1)
+    group_reverse_scan_kernel(DeltaReverseScanArgs<T> args,
+                              const __grid_constant__ GroupScanBoxes boxes) {
   using Tiles = GroupScanTiles<T, kKeys, true>;
   constexpr int kChunk = Tiles::kChunk, kDepth = kChunk / 16;
   const DeltaInputs<T>& in = args.in;
   const DeltaScanCut& cut = args.cut;
   const bool computes = threadIdx.x < kGroup;
-  GroupTurns turns(cut.stages);
   using Desk = GroupDesk<Tiles, T, kKeys>;
+  GroupTurns<1> turns(cut.stages, Desk::arrivals(cut.stages));
+  if (threadIdx.x == 0) turns.begin();
+  __syncthreads();
+  const GroupLanes lanes;
 
   for (int64_t item = blockIdx.x; item < cut.items; item += gridDim.x) {
     const DeltaScanItem<kChunk> at(item, cut, args.sequences, args.segments, in.value_heads, in.V,
@@ -33,14 +37,16 @@ __global__ void __launch_bounds__(2 * kGroup, 1)
     if (!computes) {
       const GroupScanWorkspace<kKeys, T> workspace = {
           args.state_gradients, args.correction_gradients, cut, at.first_column};
-      const GroupScanSource<T> source(in, at, args.o, args.o_vectors, args.records);
+      const GroupScanSource<T> source(in, args.sequences, at, args.o, args.o_vectors, args.records);
       turns.move(
-          at.chunks, [&](int stage, int64_t i) { source.fetch(Tiles(stage), at.chunks - 1 - i); },
+          at.chunks,
+          [&](int stage, int64_t i, const auto& arrivals) {
+            source.fetch(Tiles(stage), at.chunks - 1 - i, boxes, arrivals, stage);
+          },
           [&](int64_t i) {
             if (!leaves) return;
-            const Desk desk(cut.stages, i, true);
-            workspace.send_state(at.row(at.chunks - 1 - i), desk.state);
-            workspace.send_corrections(at.row(at.chunks - 1 - i), desk.tokens);
+            const Desk desk(cut.stages, i);
+            workspace.send(at.row(at.chunks - 1 - i), desk);
           });
       continue;
     }
@@ -51,47 +57,52 @@ __global__ void __launch_bounds__(2 * kGroup, 1)
                in.K);
     FragmentA<T> left[kKeys / 16];
     round_sums(left, state);
+    int stage = at.chunks > 0 ? turns.take() : 0;
 #pragma unroll 1
     for (int64_t turn = 0; turn < at.chunks; ++turn) {
-      const Tiles tile(turns.take());
-      const Desk desk(cut.stages, turn, true);
+      const Tiles tile(stage);
+      const Desk desk(cut.stages, turn);
       Sums<kChunk / 8> sums, through_p;
       FragmentA<T> go[kDepth], rounded[kDepth];
-      turns.before_putting(turn);
-      if (leaves) put_rows(desk.state, left);
       group_begin(sums);
       group_multiply<kColumns>(sums, left, GroupOperand<T>{tile.k}, false);
       group_commit();
-#pragma unroll
-      for (int t = 0; t < kDepth; ++t) load_a<kRows>(go[t], GroupOperand<T>{tile.v}, 16 * t);
+      lanes.get_columns(go, tile.v);
       group_begin(through_p);
       group_multiply<kRows>(through_p, go, GroupOperand<T>{tile.P}, false);
       group_commit();
-      group_wait<0>(sums, through_p);
+      // gS^T: what needs no gX
+      state.scale(tile.rows[kDecay * kChunk]);
+      round_sums(rounded, scaled_tokens(go, TokenFactors<kDepth>(tile, kReadQ)));
+      group_begin(state);
+      group_multiply<kRows>(state, rounded, GroupOperand<T>{tile.q});
+      group_commit();
+      turns.before_putting(turn);
+      if (leaves) lanes.put_rows(desk.state, left);
+      const TokenFactors<kDepth> write(tile, kWrite);
+      group_wait<1>(sums, through_p);
       // gu^T
-      round_upstream(rounded, sums, through_p, tile);
+      round_scaled(go, sums, write, through_p);
       // gX^T
       group_begin(sums);
-      group_multiply<kRows>(sums, rounded, GroupOperand<T>{tile.A}, false);
+      group_multiply<kRows>(sums, go, GroupOperand<T>{tile.A}, false);
       group_commit();
-      // gS^T
-      state.scale(tile.rows[kDecay * kChunk]);
-      scale_upstream(go, tile);
+      const TokenFactors<kDepth> correction =
+          correction_factors(TokenFactors<kDepth>(tile, kBeta), TokenFactors<kDepth>(tile, kReadK));
+      group_wait<0>(sums, state);
+      round_scaled(rounded, sums, correction);
       group_begin(state);
-      group_multiply<kRows>(state, go, GroupOperand<T>{tile.q});
-      group_commit();
-      group_wait<1>(sums);
-      FragmentA<T> corrected[kDepth];
-      round_corrections(corrected, sums, tile);
-      group_begin();
-      group_multiply<kRows>(state, corrected, GroupOperand<T>{tile.k});
+      group_multiply<kRows>(state, rounded, GroupOperand<T>{tile.k});
       group_commit();
       if (leaves) {
-        round_sums(rounded, sums);
-        put_columns(desk.tokens, rounded);
+        round_sums(go, sums);
+        lanes.put_columns(desk.tokens, go);
+        group_publish();
       }
+      const int next = turn + 1 < at.chunks ? turns.take() : 0;
       group_wait<0>(state);
-      turns.used();
+      turns.used(stage);
+      stage = next;
       round_sums(left, state);
     }
     turns.close(at.chunks);
@@ -106,7 +117,7 @@ void launch_delta_group_reverse_scan(const DeltaReverseScanArgs<T>& args, int64_
                                      const LaunchShape& shape, GpuStream stream) {
   launch("gated_delta_rule, reverse scan",
          padded_keys == 64 ? group_reverse_scan_kernel<T, 64> : group_reverse_scan_kernel<T, 128>,
-         shape, stream, args);
+         shape, stream, args, group_scan_boxes(args.in, args.sequences, args.o, DeltaRows<T>{}));
 }
 template void launch_delta_group_reverse_scan(const DeltaReverseScanArgs<BFloat16>&, int64_t,
                                               const LaunchShape&, GpuStream);

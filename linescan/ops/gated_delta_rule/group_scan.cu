@@ -15,105 +15,179 @@ namespace {
 
 using enum DepthIs;
 
+// kOutputs: outputs, which a group of their own computes; otherwise states and corrections, or nothing but ends.
 template <typename T, int kKeys, bool kOutputs>
-__global__ void __launch_bounds__(2 * kGroup, 1) group_scan_kernel(DeltaScanArgs<T> args) {
+struct GroupScan {
   using Tiles = GroupScanTiles<T, kKeys, kOutputs>;
-  constexpr int kChunk = Tiles::kChunk, kDepth = kChunk / 16;
-  const DeltaInputs<T>& in = args.in;
-  const DeltaScanCut& cut = args.cut;
-  const bool computes = threadIdx.x < kGroup;
-  GroupTurns turns(cut.stages);
   using Desk = GroupDesk<Tiles, T, kKeys>;
+  static constexpr int kChunk = Tiles::kChunk, kDepth = kChunk / 16;
+  static constexpr int kUsers = kOutputs ? 2 : 1;  // of a stage
+  static constexpr int kThreads =
+      kOutputs ? DeltaLayout::kGroupOutputThreads : DeltaLayout::kGroupScanThreads;
+  using Turns = GroupTurns<kUsers>;
+  using Item = DeltaScanItem<kChunk>;
 
-  for (int64_t item = blockIdx.x; item < cut.items; item += gridDim.x) {
-    const DeltaScanItem<kChunk> at(item, cut, args.sequences, args.segments, in.value_heads, in.V,
-                                   kKeys);
-    if (!at.exists) continue;
-    const bool leaves = kOutputs || args.states;  // something of every chunk
-    if (!computes) {
-      const GroupScanWorkspace<kKeys, T> workspace = {args.states, args.corrections, cut,
-                                                      at.first_column};
-      const GroupScanSource<T> source(in, at, in.v, in.vectors, args.records);
-      const DeltaChunk start(at.walk, 0, 1);
-      T* const out = args.o.data ? start.rows(args.o, at.head) + at.first_column : nullptr;
-      const int64_t out_step = start.row_step(args.o);
-      turns.move(
-          at.chunks, [&](int stage, int64_t number) { source.fetch(Tiles(stage), number); },
-          [&](int64_t number) {
-            if (!leaves) return;
-            const Desk desk(cut.stages, number, !kOutputs);
-            if constexpr (kOutputs) {
-              const int64_t token = number * kChunk;
-              send_rows<64>(out + token * out_step, out_step,
-                            static_cast<int>(min(int64_t{kChunk}, at.walk.length - token)),
-                            in.V - at.first_column, args.vectors, desk.tokens);
-            } else {
-              workspace.send_state(at.row(number), desk.state);
-              workspace.send_corrections(at.row(number), desk.tokens);
-            }
-          });
-      continue;
+  const DeltaScanArgs<T>& args;
+  const GroupScanBoxes& boxes;
+  const GroupLanes lanes = {};
+
+  // work(at) for all that the block works on.
+  template <class Work>
+  __device__ __forceinline__ void for_each_item(const Work& work) const {
+    for (int64_t item = blockIdx.x; item < args.cut.items; item += gridDim.x) {
+      const Item at(item, args.cut, args.sequences, args.segments, args.in.value_heads, args.in.V,
+                    kKeys);
+      if (at.exists) work(at);
     }
+  }
+  __device__ __forceinline__ Desk desk(int64_t number) const {
+    return Desk(args.cut.stages, number);
+  }
+  // Something of every chunk.
+  __device__ __forceinline__ bool leaves() const { return kOutputs || args.states; }
 
-    const int own_value = at.first_column + threadIdx.x / 32 * 16;
-    Sums<kKeys / 8> state;  // S^T
-    load_start(state, args.segments, at, args.initial, at.first, at.segment, own_value, 0, in.K);
-    FragmentA<T> left[kKeys / 16], u[kDepth], rounded[kDepth];
-    round_sums(left, state);
+  // The group that moves data.
+  __device__ __forceinline__ void move(const Item& at, Turns& turns) const {
+    const GroupScanWorkspace<kKeys, T> workspace = {args.states, args.corrections, args.cut,
+                                                    at.first_column};
+    const GroupScanSource<T> source(args.in, args.sequences, at, args.in.v, args.in.vectors,
+                                    args.records);
+    const DeltaChunk start(at.walk, 0, 1);
+    T* const out = args.o.data ? start.rows(args.o, at.head) + at.first_column : nullptr;
+    const int64_t out_step = start.row_step(args.o);
+    turns.move(
+        at.chunks,
+        [&](int stage, int64_t number, const auto& arrivals) {
+          source.fetch(Tiles(stage), number, boxes, arrivals, stage);
+        },
+        [&](int64_t number) {
+          if (!leaves()) return;
+          const Desk from = desk(number);
+          if constexpr (!kOutputs) {
+            workspace.send(at.row(number), from);
+          } else if (source.template in_boxes<kChunk>(number, boxes)) {
+            if (threadIdx.x % kGroup != 32) return;  // another warp than the one that fetches
+            store_box(boxes.o, source.template place<kChunk>(number), from.tokens.data);
+            wait_sent();
+          } else {
+            const int64_t token = number * kChunk;
+            send_rows<64>(out + token * out_step, out_step,
+                          static_cast<int>(min(int64_t{kChunk}, at.walk.length - token)),
+                          args.in.V - at.first_column, args.vectors, from.tokens);
+          }
+        });
+  }
+
+  // The group that makes outputs: o^T = (read_q o Q S)^T + (P u)^T
+  __device__ __forceinline__ void make_outputs(const Item& at, Turns& turns) const {
 #pragma unroll 1
     for (int64_t number = 0; number < at.chunks; ++number) {
-      const Tiles tile(turns.take());
-      const Desk desk(cut.stages, number, !kOutputs);
-      Sums<kChunk / 8> sums, reads;
-      turns.before_putting(number);
-      if constexpr (!kOutputs)
-        if (leaves) put_rows(desk.state, left);
+      const int stage = turns.take();
+      const Tiles tile(stage);
+      const Desk from = desk(number);
+      const TokenFactors<kDepth> read(tile, kReadQ);
+      turns.wait_state(number);
+      FragmentA<T> left[kKeys / 16], u[kDepth];
+      lanes.get_rows(left, from.state);
+      Sums<kChunk / 8> reads;
+      group_begin(reads);
+      group_multiply<kColumns>(reads, left, GroupOperand<T>{tile.q}, false);
+      group_commit();
+      group_wait<0>(reads);
+      scale_tokens(reads, read);
+      turns.wait_tokens(number);
+      lanes.get_columns(u, from.tokens);
+      group_begin(reads);
+      group_multiply<kColumns>(reads, u, GroupOperand<T>{tile.P});
+      group_commit();
+      group_wait<0>(reads);
+      round_sums(u, reads);
+      lanes.put_columns(from.tokens, u);  // a warp's own columns: nobody else reads u there
+      group_publish();
+      turns.used(stage);
+    }
+    turns.restart();
+  }
+
+  // The group that carries S^T. Between its products is nothing that could be read or computed beside them.
+  __device__ __forceinline__ void carry(const Item& at, Turns& turns) const {
+    const int own_value = at.first_column + threadIdx.x / 32 * 16;
+    Sums<kKeys / 8> state;
+    load_start(state, args.segments, at, args.initial, at.first, at.segment, own_value, 0,
+               args.in.K);
+    FragmentA<T> left[kKeys / 16], rounded[kDepth];
+    round_sums(left, state);
+    int stage = at.chunks > 0 ? turns.take() : 0;
+#pragma unroll 1
+    for (int64_t number = 0; number < at.chunks; ++number) {
+      const Tiles tile(stage);
+      const Desk to = desk(number);
+      Sums<kChunk / 8> sums;
       group_begin(sums);
       group_multiply<kColumns>(sums, left, GroupOperand<T>{tile.k}, false);
       group_commit();
       FragmentA<T> v[kDepth];
-#pragma unroll
-      for (int t = 0; t < kDepth; ++t) load_a<kRows>(v[t], GroupOperand<T>{tile.v}, 16 * t);
-      group_wait<0>(sums);
-      round_differences(rounded, sums, v, tile);
+      lanes.get_columns(v, tile.v);
+      turns.before_putting(number);
+      if (leaves()) lanes.put_rows(to.state, left);
+      if constexpr (kOutputs) turns.has_put_state(number);
+      const TokenFactors<kDepth> beta(tile, kBeta);
+      const TokenFactors<kDepth> correction =
+          correction_factors(beta, TokenFactors<kDepth>(tile, kReadK));
+      Sums<kChunk / 8> values = scaled_tokens(v, beta);
+      group_wait<0>(sums, values);
+      round_scaled(rounded, sums, correction, values);
       // u^T
       group_begin(sums);
       group_multiply<kColumns>(sums, rounded, GroupOperand<T>{tile.A}, false);
       group_commit();
-      if constexpr (kOutputs) {
-        group_begin(reads);
-        group_multiply<kColumns>(reads, left, GroupOperand<T>{tile.q}, false);
-        group_commit();
-      }
       state.scale(tile.rows[kDecay * kChunk]);
-      group_wait<kOutputs ? 1 : 0>(sums);
-      round_written(rounded, sums, tile);
+      const TokenFactors<kDepth> write(tile, kWrite);
+      group_wait<0>(sums);
+      round_scaled(rounded, sums, write);
       group_begin(state);
       group_multiply<kRows>(state, rounded, GroupOperand<T>{tile.k});
       group_commit();
-      round_sums(u, sums);
-      if constexpr (kOutputs) {
-        group_wait<1>(reads);
-        scale_reads(reads, tile);
-        group_begin(reads);
-        group_multiply<kColumns>(reads, u, GroupOperand<T>{tile.P});
-        group_commit();
-        group_wait<1>(state);
-        round_sums(left, state);
-        group_wait<0>(reads);
-        round_sums(u, reads);
-        put_columns(desk.tokens, u);
-      } else {
-        if (leaves) put_columns(desk.tokens, u);
-        group_wait<0>(state);
-        round_sums(left, state);
+      if (leaves()) {
+        FragmentA<T> u[kDepth];
+        round_sums(u, sums);
+        lanes.put_columns(to.tokens, u);
+        if constexpr (!kOutputs) group_publish();
       }
-      turns.used();
+      if constexpr (kOutputs) turns.has_put_tokens(number);
+      const int next = number + 1 < at.chunks ? turns.take() : 0;
+      group_wait<0>(state);
+      turns.used(stage);
+      stage = next;
+      round_sums(left, state);
     }
     turns.close(at.chunks);
-    if (kOutputs || !leaves)
+    if (kOutputs || !leaves())
       store_end(state, args.segments, at, args.final_state, at.last, at.segment + 1, own_value, 0,
-                in.K);
+                args.in.K);
+  }
+};
+
+template <typename T, int kKeys, bool kOutputs>
+__global__ void __launch_bounds__(GroupScan<T, kKeys, kOutputs>::kThreads, 1)
+    group_scan_kernel(DeltaScanArgs<T> args, const __grid_constant__ GroupScanBoxes boxes) {
+  using Scan = GroupScan<T, kKeys, kOutputs>;
+  using Item = typename Scan::Item;
+  const Scan scan = {args, boxes};
+  typename Scan::Turns turns(args.cut.stages, Scan::Desk::arrivals(args.cut.stages));
+  if (threadIdx.x == 0) turns.begin();
+  __syncthreads();
+  // The same in a warp; the shuffle says so to the compiler.
+  const int group = __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / kGroup, 0);
+  if (group == Scan::kUsers) {
+    if constexpr (kOutputs) group_gives_registers<104>();
+    scan.for_each_item([&](const Item& at) { scan.move(at, turns); });
+  } else if (kOutputs && group == 1) {
+    if constexpr (kOutputs)
+      scan.for_each_item([&](const Item& at) { scan.make_outputs(at, turns); });
+  } else {
+    if constexpr (kOutputs) group_takes_registers<232>();
+    scan.for_each_item([&](const Item& at) { scan.carry(at, turns); });
   }
 }
 
@@ -126,7 +200,8 @@ void launch_delta_group_scan(const DeltaScanArgs<T>& args, bool outputs, int64_t
       padded_keys == 64
           ? (outputs ? group_scan_kernel<T, 64, true> : group_scan_kernel<T, 64, false>)
           : (outputs ? group_scan_kernel<T, 128, true> : group_scan_kernel<T, 128, false>);
-  launch("gated_delta_rule, scan", kernel, shape, stream, args);
+  launch("gated_delta_rule, scan", kernel, shape, stream, args,
+         group_scan_boxes(args.in, args.sequences, args.in.v, args.o));
 }
 template void launch_delta_group_scan(const DeltaScanArgs<BFloat16>&, bool, int64_t,
                                       const LaunchShape&, GpuStream);

@@ -107,18 +107,14 @@ struct GroupScanSource {
   // Starts the copies of a chunk, by kThreads neighbouring threads: pack by pack.
   template <int kThreads, class Tiles>
   __device__ __forceinline__ void fetch(const Tiles& to, int64_t number) const {
-    constexpr int kSquare = Tiles::kChunk * Tiles::kChunk, kRows = kDeltaRecordRows * Tiles::kChunk;
-    const int thread = threadIdx.x % kThreads;
-    const auto copy = [&](auto* to, const auto* from, int numbers) {
-      const int pack = 16 / sizeof(*to);
-#pragma unroll
-      for (int i = pack * thread; i < numbers; i += pack * kThreads)
-        copy_async<16>(to + i, from + i);
-    };
+    constexpr int kSquare = Tiles::kChunk * Tiles::kChunk;
     const T* const squares = record(number);
-    copy(to.A.data, squares, kSquare);
-    if constexpr (Tiles::kWithQueries) copy(to.P.data, squares + kSquare, kSquare);
-    copy(to.rows, reinterpret_cast<const float*>(squares + 2 * kSquare), kRows);
+#pragma unroll
+    for (int i = threadIdx.x % kThreads * 8; i < kSquare; i += kThreads * 8) {
+      copy_async<16>(to.A.data + i, squares + i);
+      if constexpr (Tiles::kWithQueries) copy_async<16>(to.P.data + i, squares + kSquare + i);
+    }
+    fetch_rows<kThreads>(to, squares + 2 * kSquare);
     fetch_tokens<kThreads>(to, number);
   }
   // The same by the movers of GroupTurns, in boxes where there are such.
@@ -126,18 +122,18 @@ struct GroupScanSource {
   __device__ __forceinline__ void fetch(const Tiles& to, int64_t number,
                                         const GroupScanBoxes& boxes, const Arrivals& arrivals,
                                         int stage) const {
-    constexpr int kChunk = Tiles::kChunk, kRowBytes = kDeltaRecordRows * kChunk * 4;
+    constexpr int kChunk = Tiles::kChunk;
     constexpr int kPanels = Tiles::kLayout.keys / 64, kPanelBytes = kChunk * 64 * 2;
     constexpr int kSquares = Tiles::kWithQueries ? 2 : 1;
     const int thread = threadIdx.x % kGroup;
     const bool boxed = in_boxes<kChunk>(number, boxes);
     const int panels = (Tiles::kWithQueries ? 2 : 1) * kPanels + (v ? 1 : 0);
-    arrivals.expect(thread, stage, kRowBytes + (kSquares + (boxed ? panels : 0)) * kPanelBytes);
+    arrivals.expect(thread, stage, (kSquares + (boxed ? panels : 0)) * kPanelBytes);
     const T* const squares = record(number);
     arrivals.copy(thread, stage, to.A.data, squares, kPanelBytes);
     if constexpr (Tiles::kWithQueries)
       arrivals.copy(thread, stage, to.P.data, squares + kChunk * kChunk, kPanelBytes);
-    arrivals.copy(thread, stage, to.rows, squares + 2 * kChunk * kChunk, kRowBytes);
+    fetch_rows<kGroup>(to, squares + 2 * kChunk * kChunk);
     if (boxed) {
       if (thread == 0) {
         const unsigned barrier = arrivals.barrier(stage);
@@ -175,6 +171,13 @@ struct GroupScanSource {
   // A; P and the rows are behind it.
   __device__ __forceinline__ const T* record(int64_t number) const {
     return reinterpret_cast<const T*>(records + number * record_step);
+  }
+  template <int kThreads, class Tiles>
+  __device__ __forceinline__ void fetch_rows(const Tiles& to, const T* behind_squares) const {
+    static_assert(kDeltaRecordRows * Tiles::kChunk == 4 * kGroup && kThreads >= kGroup);
+    const int first = 4 * (static_cast<int>(threadIdx.x) % kThreads);
+    if (first < 4 * kGroup)
+      copy_async<16>(to.rows + first, reinterpret_cast<const float*>(behind_squares) + first);
   }
   template <int kThreads, class Tiles>
   __device__ __forceinline__ void fetch_tokens(const Tiles& to, int64_t number) const {

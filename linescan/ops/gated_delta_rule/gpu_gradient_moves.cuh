@@ -109,8 +109,8 @@ __device__ __forceinline__ void move_gradient_tiles(const Tiles& tiles, const Gr
     const int head = static_cast<int>(item % in.heads);
     const DeltaChunk chunk = chunk_of(args.sequences, number, kChunk);
     if (chunk.tokens == 0) continue;
-    const bool in_boxes = kHasBoxes && boxes.valid && chunk.walk.step == 1 &&
-                          (chunk.tokens == kChunk || !args.sequences.bounds);
+    const bool in_boxes =
+        boxes.valid && tokens_are_box(chunk.walk, chunk.tokens == kChunk, args.sequences.bounds);
     const auto place = [&](int first, int of_head) -> BoxPlace {
       return {first, of_head, static_cast<int>(chunk.token(0)), static_cast<int>(chunk.walk.batch)};
     };

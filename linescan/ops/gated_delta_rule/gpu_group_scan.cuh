@@ -7,7 +7,7 @@
 // themselves: gpu_group_pair.cuh.)
 #pragma once
 
-#include "linescan/ops/device_code/group_product.cuh"
+#include "linescan/ops/gated_delta_rule/gpu_group_operands.cuh"
 #include "linescan/ops/gated_delta_rule/gpu_scan.cuh"
 
 namespace linescan {
@@ -70,7 +70,7 @@ struct GroupScanSource {
   const T *k, *q, *v;  // the first token's rows; v, whatever stands for it, may be null
   int64_t k_step, q_step, v_step;
   std::byte* records;
-  int64_t record_step, length;
+  int64_t record_step;
   int keys, columns, first_column, head, key_head;
   bool vectors, v_vectors, packed;
   DeltaWalk walk;
@@ -80,8 +80,7 @@ struct GroupScanSource {
                                              const DeltaSequences& sequences, const Item& at,
                                              const DeltaRows<const T>& values, bool v_vectors,
                                              std::byte* records)
-      : length(at.walk.length),
-        keys(in.K),
+      : keys(in.K),
         columns(at.columns - at.first_column),
         first_column(at.first_column),
         head(at.head),
@@ -124,11 +123,11 @@ struct GroupScanSource {
                                         int stage) const {
     constexpr int kChunk = Tiles::kChunk;
     constexpr int kPanels = Tiles::kLayout.keys / 64, kPanelBytes = kChunk * 64 * 2;
-    constexpr int kSquares = Tiles::kWithQueries ? 2 : 1;
+    constexpr int kOfEach = Tiles::kWithQueries ? 2 : 1;  // k and q, A and P
     const int thread = threadIdx.x % kGroup;
-    const bool boxed = in_boxes<kChunk>(number, boxes);
-    const int panels = (Tiles::kWithQueries ? 2 : 1) * kPanels + (v ? 1 : 0);
-    arrivals.expect(thread, stage, (kSquares + (boxed ? panels : 0)) * kPanelBytes);
+    const bool boxed = are_boxes<kChunk>(number, boxes);
+    const int in_boxes = boxed ? kOfEach * kPanels + (v ? 1 : 0) : 0;
+    arrivals.expect(thread, stage, (kOfEach + in_boxes) * kPanelBytes);
     const T* const squares = record(number);
     arrivals.copy(thread, stage, to.A.data, squares, kPanelBytes);
     if constexpr (Tiles::kWithQueries)
@@ -154,11 +153,10 @@ struct GroupScanSource {
     arrivals.arrive(stage);
   }
 
-  // Whether a chunk's tokens are boxes of the tensors: not where they stop short of the tensor's end.
+  // Whether a chunk's tokens come and go in boxes.
   template <int kChunk>
-  __device__ __forceinline__ bool in_boxes(int64_t number, const GroupScanBoxes& boxes) const {
-    return kHasBoxes && boxes.valid && walk.step == 1 &&
-           (!packed || length - number * kChunk >= kChunk);
+  __device__ __forceinline__ bool are_boxes(int64_t number, const GroupScanBoxes& boxes) const {
+    return boxes.valid && tokens_are_box(walk, walk.length - number * kChunk >= kChunk, packed);
   }
   // Of the columns of V.
   template <int kChunk>
@@ -184,7 +182,7 @@ struct GroupScanSource {
     constexpr int kChunk = Tiles::kChunk, kKeys = Tiles::kLayout.keys;
     const int thread = threadIdx.x % kThreads;
     const int64_t token = number * kChunk;
-    const int tokens = static_cast<int>(min(int64_t{kChunk}, length - token));
+    const int tokens = static_cast<int>(min(int64_t{kChunk}, walk.length - token));
     load_panels<kKeys, kThreads>(thread, to.k, k + token * k_step, k_step, tokens, keys, vectors);
     load_panels<kChunk, kThreads>(thread, to.v, v + (v ? token * v_step : 0), v_step,
                                   v ? tokens : 0, columns, v_vectors);
@@ -295,139 +293,6 @@ class GroupTurns {
     barrier_arrive(kSent + i % 2, 2 * kGroup);
   }
 };
-
-// ---- Between registers and memory ----------------------------------------------------------------
-
-// Where a thread has its part of a group's operand A in panels of 64 rows. Found once: the products of a chain wait for every
-// instruction between them.
-class GroupLanes {
- public:
-  __device__ __forceinline__ GroupLanes() {
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
-    const int row = 16 * warp + lane % 16, column_row = lane % 8 + lane / 16 * 8;
-    columns_ = in_register(column_row * 64 + ((2 * warp + lane / 8 % 2) ^ column_row % 8) * 8);
-#pragma unroll
-    for (int i = 0; i < 4; ++i)
-      rows_[i] = in_register(row * 64 + ((2 * i + lane / 16) ^ row % 8) * 8);
-  }
-
-  // Panels [64, 16 kDepth], rows as the operand has them.
-  template <typename T, int kDepth>
-  __device__ __forceinline__ void put_rows(const Panels<T>& panels,
-                                           const FragmentA<T> (&a)[kDepth]) const {
-#pragma unroll
-    for (int k = 0; k < kDepth; ++k) store_matrices<false>(row(panels, k), a[k].words);
-  }
-  template <typename T, int kDepth>
-  __device__ __forceinline__ void get_rows(FragmentA<T> (&a)[kDepth],
-                                           const Panels<T>& panels) const {
-#pragma unroll
-    for (int k = 0; k < kDepth; ++k) load_matrices(a[k].words, row(panels, k));
-  }
-  // Panels [16 kDepth, 64], whose columns are the operand's rows.
-  template <typename T, int kDepth>
-  __device__ __forceinline__ void put_columns(const Panels<T>& panels,
-                                              const FragmentA<T> (&a)[kDepth]) const {
-#pragma unroll
-    for (int k = 0; k < kDepth; ++k) store_matrices<true>(column(panels, k), a[k].words);
-  }
-  template <typename T, int kDepth>
-  __device__ __forceinline__ void get_columns(FragmentA<T> (&a)[kDepth],
-                                              const Panels<T>& panels) const {
-#pragma unroll
-    for (int k = 0; k < kDepth; ++k) load_matrices_transposed(a[k].words, column(panels, k));
-  }
-
- private:
-  int rows_[4], columns_;
-
-  template <typename T>
-  __device__ __forceinline__ T* row(const Panels<T>& panels, int k) const {
-    return panels.data + rows_[k % 4] + k / 4 * 64 * 64;
-  }
-  template <typename T>
-  __device__ __forceinline__ T* column(const Panels<T>& panels, int k) const {
-    return panels.data + columns_ + 16 * k * 64;
-  }
-};
-
-// A row of the record at the tokens of this thread's sums; read before the sums are there.
-template <int kDepth>
-struct TokenFactors {
-  float2 of[2 * kDepth];
-
-  TokenFactors() = default;
-  template <class Tiles>
-  __device__ __forceinline__ TokenFactors(const Tiles& tile, DeltaRow which) {
-#pragma unroll
-    for (int i = 0; i < 2 * kDepth; ++i) of[i] = tile.row(which, i / 2, i % 2);
-  }
-};
-// -beta read_k
-template <int kDepth>
-__device__ __forceinline__ TokenFactors<kDepth> correction_factors(
-    const TokenFactors<kDepth>& beta, const TokenFactors<kDepth>& read_k) {
-  TokenFactors<kDepth> factors;
-#pragma unroll
-  for (int i = 0; i < 2 * kDepth; ++i)
-    factors.of[i] = {-beta.of[i].x * read_k.of[i].x, -beta.of[i].y * read_k.of[i].y};
-  return factors;
-}
-
-template <typename T, int kTiles>
-__device__ __forceinline__ void round_sums(FragmentA<T> (&to)[kTiles / 2],
-                                           const Sums<kTiles>& sums) {
-#pragma unroll
-  for (int k = 0; k < kTiles / 2; ++k) to[k] = operand<T>(sums, k);
-}
-// to = (factors o X)^T + more, from X^T.
-template <typename T, int kDepth>
-__device__ __forceinline__ void round_scaled(FragmentA<T> (&to)[kDepth], const Sums<2 * kDepth>& x,
-                                             const TokenFactors<kDepth>& factors) {
-#pragma unroll
-  for (int i = 0; i < 2 * kDepth; ++i)
-#pragma unroll
-    for (int r = 0; r < 2; ++r)
-      to[i / 2].words[2 * (i % 2) + r] = pair_from_floats<T>(
-          factors.of[i].x * x.tiles[i][2 * r], factors.of[i].y * x.tiles[i][2 * r + 1]);
-}
-template <typename T, int kDepth>
-__device__ __forceinline__ void round_scaled(FragmentA<T> (&to)[kDepth], const Sums<2 * kDepth>& x,
-                                             const TokenFactors<kDepth>& factors,
-                                             const Sums<2 * kDepth>& more) {
-#pragma unroll
-  for (int i = 0; i < 2 * kDepth; ++i)
-#pragma unroll
-    for (int r = 0; r < 2; ++r)
-      to[i / 2].words[2 * (i % 2) + r] = pair_from_floats<T>(
-          fmaf(factors.of[i].x, x.tiles[i][2 * r], more.tiles[i][2 * r]),
-          fmaf(factors.of[i].y, x.tiles[i][2 * r + 1], more.tiles[i][2 * r + 1]));
-}
-// (factors o X)^T from X^T, in place and from an operand.
-template <int kDepth>
-__device__ __forceinline__ void scale_tokens(Sums<2 * kDepth>& x,
-                                             const TokenFactors<kDepth>& factors) {
-#pragma unroll
-  for (int i = 0; i < 2 * kDepth; ++i)
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      x.tiles[i][2 * r] *= factors.of[i].x;
-      x.tiles[i][2 * r + 1] *= factors.of[i].y;
-    }
-}
-template <typename T, int kDepth>
-__device__ __forceinline__ Sums<2 * kDepth> scaled_tokens(const FragmentA<T> (&x)[kDepth],
-                                                          const TokenFactors<kDepth>& factors) {
-  Sums<2 * kDepth> scaled;
-#pragma unroll
-  for (int i = 0; i < 2 * kDepth; ++i)
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      scaled.tiles[i][2 * r] = factors.of[i].x * value_of(x[i / 2], r, 2 * (i % 2));
-      scaled.tiles[i][2 * r + 1] = factors.of[i].y * value_of(x[i / 2], r, 2 * (i % 2) + 1);
-    }
-  return scaled;
-}
 
 // to [64 rows, step apart] <- panels [64, kColumns], by a group: whole rows up to `rows`, of them `columns`.
 template <int kColumns, typename T>

@@ -192,6 +192,12 @@ bool describe_tokens(RowBoxes& boxes, const DeltaRows<T>& rows, int64_t heads, i
                        {1, rows.head, rows.token, rows.batch});
 }
 
+// Whether tokens of a walk come and go as a box: not in reverse, and not where fewer than a box has (`whole`) stop short of the
+// tensor's end.
+__device__ __forceinline__ bool tokens_are_box(const DeltaWalk& walk, bool whole, bool packed) {
+  return kHasBoxes && walk.step == 1 && (whole || !packed);
+}
+
 // The chunk of that number; without tokens if the number is left out.
 __device__ __forceinline__ DeltaChunk chunk_of(const DeltaSequences& sequences, int64_t number,
                                                int chunk) {

@@ -65,7 +65,7 @@ struct GroupScan {
           const Desk from = desk(number);
           if constexpr (!kOutputs) {
             workspace.send(at.row(number), from);
-          } else if (source.template in_boxes<kChunk>(number, boxes)) {
+          } else if (source.template are_boxes<kChunk>(number, boxes)) {
             if (threadIdx.x % kGroup != 32) return;  // another warp than the one that fetches
             store_box(boxes.o, source.template place<kChunk>(number), from.tokens.data);
             wait_sent();
@@ -183,8 +183,7 @@ __global__ void __launch_bounds__(GroupScan<T, kKeys, kOutputs>::kThreads, 1)
     if constexpr (kOutputs) group_gives_registers<104>();
     scan.for_each_item([&](const Item& at) { scan.move(at, turns); });
   } else if (kOutputs && group == 1) {
-    if constexpr (kOutputs)
-      scan.for_each_item([&](const Item& at) { scan.make_outputs(at, turns); });
+    scan.for_each_item([&](const Item& at) { scan.make_outputs(at, turns); });
   } else {
     if constexpr (kOutputs) group_takes_registers<232>();
     scan.for_each_item([&](const Item& at) { scan.carry(at, turns); });

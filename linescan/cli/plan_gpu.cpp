@@ -159,7 +159,11 @@ struct PlannedPass {
   std::string refusal;
 
   // Bytes of the device's memory: inputs, outputs and workspace.
-  int64_t needed_bytes() const { return plan->bytes + plan->workspace_bytes; }
+  int64_t needed_bytes() const {
+    int64_t bytes = plan->bytes + plan->workspace_bytes;
+    if constexpr (requires { plan->kept_bytes; }) bytes += plan->kept_bytes;
+    return bytes;
+  }
   bool fits_memory(const Gpu& gpu) const {
     return gpu.memory_bytes <= 0 || needed_bytes() <= gpu.memory_bytes;
   }

@@ -57,7 +57,10 @@ TEST(GatedDeltaRuleGpuPieces, AgreeWithReference) {
                        .v_first = true};
   for (const Cut& cut :
        {Cut{groups, {2, 128, 64}, 6}, Cut{groups, {3, 300, 128}, 1}, Cut{groups, {1, 300, 300}, 3},
-        Cut{pair, {1, 64, 64}, 4}, Cut{pair, {1, 192, 64}, 2}, Cut{single, {2, 128, 64}, 2}}) {
+        Cut{pair, {1, 64, 64}, 4}, Cut{pair, {1, 192, 64}, 2}, Cut{single, {2, 128, 64}, 2},
+        // With records that the forward pass keeps.
+        Cut{groups, {1, 128, 64, false, true}, 9}, Cut{groups, {3, 300, 128, false, true}, 1},
+        Cut{groups, {2, 300, 300, false, true}, 2}, Cut{single, {1, 128, 64, false, true}, 4}}) {
     SCOPED_TRACE(cut.c);
     SCOPED_TRACE(cut.piece.tokens);
     Case c = cut.c;
@@ -287,6 +290,21 @@ TEST(GatedDeltaRuleGpuPieces, AreChosenByTheProblemAlone) {
   size.mode = Mode::kRecurrent;
   EXPECT_EQ(kept(false), 0);
   size.mode = Mode::kChunk;
+  GatedDeltaRuleSize shared = size;  // heads of q and k: records have room
+  shared.heads = 16;
+  shared.value_heads = 64;
+  EXPECT_EQ(gpu_piece(shared, false), (GatedDeltaRulePiece{1, 2048, 2048, false, true}));
+  EXPECT_EQ(gpu_kept_states(shared, false, gpu_piece(shared, false)),
+            128 * 64 * (18432 / 4) + 3 * 64 * 128 * 128);
+  shared.kept_states = true;
+  const auto with_records = plan(shared, false, Pass::kBackward, gpu);
+  EXPECT_EQ(plan(shared, false, Pass::kForward, gpu).kept_bytes,
+            4 * gpu_kept_states(shared, false, gpu_piece(shared, false)));
+  EXPECT_NE(to_string(with_records).find("kept by the forward pass"), std::string::npos);
+  shared.kept_states = false;
+  EXPECT_FALSE(plan(shared, false, Pass::kForward, gpu).piece.keeps_records);
+  shared.K = shared.V = 256;
+  EXPECT_FALSE(gpu_piece(shared, false).keeps_records);
   GatedDeltaRuleSize few = size;  // heads: transitions of six segments are kept as well
   few.heads = 2;
   few.value_heads = 8;

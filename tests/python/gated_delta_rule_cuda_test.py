@@ -208,3 +208,13 @@ def test_what_does_not_fit_is_refused_before_it_starts():
     g = draw(1, 64, 1, dtype=torch.float32, high=0).expand(batch, 64, 1)
     with pytest.raises(RuntimeError, match=r"q \[16777216, 64, 1, 128\].* a batch of \d+ would fit"):
         ops.gated_delta_rule(q, q, v, g, g)
+
+
+def test_what_training_would_keep_is_refused_before_it_starts():
+    """The same with gradients and value heads that share a head of q, whose records are kept."""
+    batch = 1 << 24
+    q = draw(1, 64, 1, 128).requires_grad_().expand(batch, 64, 1, 128)
+    v = draw(1, 64, 4, 128).expand(batch, 64, 4, 128)
+    g = draw(1, 64, 4, dtype=torch.float32, high=0).expand(batch, 64, 4)
+    with pytest.raises(RuntimeError, match=r"q \[16777216, 64, 1, 128\].* a batch of \d+ would fit"):
+        ops.gated_delta_rule(q, q, v, g, g)

@@ -27,7 +27,17 @@ int64_t available_bytes() {
          stats.allocated_bytes[all].current;
 }
 
-// The most of a problem's batch (packed: tokens) whose workspace fits; nearly, because it does not grow evenly.
+// What a forward pass of such a problem keeps.
+int64_t kept_bytes(const GatedDeltaRuleSize& size, bool packed) {
+  return gpu_kept_states(size, packed, gpu_piece(size, packed)) * int64_t{sizeof(float)};
+}
+// What a pass needs beside what there is: its workspace, and what a forward pass keeps.
+int64_t needed_bytes(const GatedDeltaRuleSize& size, bool packed, Pass pass, const Gpu& gpu) {
+  const GatedDeltaRuleGpuPlan plan = linescan::plan(size, packed, pass, gpu);
+  return plan.workspace_bytes + (pass == Pass::kForward ? plan.kept_bytes : 0);
+}
+
+// The most of a problem's batch (packed: tokens) of which that fits; nearly, because it does not grow evenly.
 int64_t fitting_count(GatedDeltaRuleSize size, bool packed, Pass pass, const Gpu& gpu,
                       int64_t needed, int64_t available) {
   const double share = static_cast<double>(available) / static_cast<double>(needed);
@@ -35,23 +45,22 @@ int64_t fitting_count(GatedDeltaRuleSize size, bool packed, Pass pass, const Gpu
   count = static_cast<int64_t>(share * 0.95 * static_cast<double>(count));
   while (count > 0) {
     if (!packed) size.sequences = count;
-    if (linescan::plan(size, packed, pass, gpu).workspace_bytes <= available) break;
+    if (needed_bytes(size, packed, pass, gpu) <= available) break;
     count = count * 3 / 4;
   }
   return count;
 }
 
 // Refuses before anything is launched what would run out of memory in the middle of it, and says what
-// would fit. Asks the driver only where that is likely.
-void expect_room(const GatedDeltaRuleProblem& problem, Pass pass, int64_t bytes, const Gpu& gpu) {
+// would fit. `bytes`: that are needed still. Asks the driver only where that is likely.
+void expect_room(const GatedDeltaRuleSize& size, bool packed, Pass pass, int64_t bytes,
+                 const Gpu& gpu) {
   if (bytes < gpu.memory_bytes / 16) return;
   const int64_t available = available_bytes();
   if (bytes <= available) return;
-  const GatedDeltaRuleSize size = size_of(problem);
-  const int64_t count = problem.packed ? size.length : size.batch;
-  const int64_t fitting = fitting_count(size, problem.packed, pass, gpu, bytes, available);
-  const std::string advice = problem.packed
-                                 ? fmt::format("about {} of {} tokens would fit", fitting, count)
+  const int64_t count = packed ? size.length : size.batch;
+  const int64_t fitting = fitting_count(size, packed, pass, gpu, bytes, available);
+  const std::string advice = packed ? fmt::format("about {} of {} tokens would fit", fitting, count)
                              : fitting > 0 ? fmt::format("a batch of {} would fit", fitting)
                                            : "shorter sequences or fewer heads would fit";
   throw_error<Unsupported>(
@@ -69,8 +78,9 @@ struct Planned {
 
   Planned(const GatedDeltaRuleProblem& problem, Pass pass, const Tensor& q) {
     check_gpu(problem);
-    plan = linescan::plan(size_of(problem), problem.packed, pass, gpu_of(q));
-    expect_room(problem, pass, plan.workspace_bytes, gpu_of(q));
+    const GatedDeltaRuleSize size = size_of(problem);
+    plan = linescan::plan(size, problem.packed, pass, gpu_of(q));
+    expect_room(size, problem.packed, pass, plan.workspace_bytes, gpu_of(q));
     workspace = gpu_workspace(q, plan.workspace_bytes);
     running.emplace(plan);
   }
@@ -92,6 +102,12 @@ std::tuple<Tensor, Tensor, Tensor> kept_cuda(
   const c10::cuda::CUDAGuard guard(q.device());
   GatedDeltaRuleCall call(q, k, v, g, beta, scale, initial_state, cu_seqlens, A_log, dt_bias,
                           qk_l2norm, beta_sigmoid, allow_neg_eigval, state_v_first, reverse, mode);
+  GatedDeltaRuleSize size = size_of(call.problem);
+  size.kept_states = true;
+  const bool packed = call.problem.packed;
+  if (kept_bytes(size, packed) >= gpu_of(q).memory_bytes / 16)
+    expect_room(size, packed, Pass::kForward, needed_bytes(size, packed, Pass::kForward, gpu_of(q)),
+                gpu_of(q));
   const Tensor states = gated_delta_rule_states(q, v, cu_seqlens, mode);
   if (states.numel() > 0) call.problem.states = view_of("gated_delta_rule", "states", states);
   const auto [o, final_state] = run_forward(call, q, v);

@@ -422,8 +422,8 @@ __global__ void __launch_bounds__(GradientTiles<T, kKeys>::kThreads, kKeys == 32
 
 void launch_delta_gradients(const GatedDeltaRuleProblem& p,
                             const GatedDeltaRuleGradients& gradients,
-                            const GatedDeltaRuleGpuPlan& plan, std::byte* workspace,
-                            GpuStream stream) {
+                            const GatedDeltaRuleGpuPlan& plan, const DeltaKept& kept,
+                            std::byte* workspace, GpuStream stream) {
   const bool key_vectors = rows_are_vectors(gradients.q) && rows_are_vectors(gradients.k);
   const bool pairs = (!gradients.q || rows_are_pairs(gradients.q)) &&
                      (!gradients.k || rows_are_pairs(gradients.k));
@@ -444,7 +444,7 @@ void launch_delta_gradients(const GatedDeltaRuleProblem& p,
                                   static_cast<int>(plan.padded_values),
                                   static_cast<int>(plan.gradient_stages),
                                   plan.chunks,
-                                  workspace + plan.records_at,
+                                  kept.records,
                                   of(plan.states_at),
                                   of(plan.state_gradients_at),
                                   of(plan.corrections_at),

@@ -381,10 +381,10 @@ void launch_delta_bounds(const GatedDeltaRuleProblem& p, std::byte* workspace, G
 }
 
 void launch_delta_records(const GatedDeltaRuleProblem& p, const GatedDeltaRuleGpuPlan& plan,
-                          std::byte* workspace, GpuStream stream) {
+                          const DeltaKept& kept, std::byte* workspace, GpuStream stream) {
   dispatch_delta(p.q.dtype, plan.padded_keys, [&]<typename T, int kKeys>() {
-    const RecordArgs<T> args = {delta_inputs<T>(p), delta_sequences(p, workspace),
-                                workspace + plan.records_at, plan.chunks};
+    const RecordArgs<T> args = {delta_inputs<T>(p), delta_sequences(p, workspace), kept.records,
+                                plan.chunks};
     if constexpr (sizeof(T) == 2 && kKeys == DeltaLayout::kPairKeys)
       if (plan.key_pair)
         return launch("gated_delta_rule, records", records_kernel<T, kKeys, true>,

@@ -14,6 +14,8 @@
 // Numerics:  S and all sums in float32; operands of products are rounded to T (float32: three tf32 pieces).
 // Reference: reference.cpp beside this file; bounds in tests/ops/gated_delta_rule_gpu_test.cpp.
 
+#include <utility>
+
 #include "linescan/base/math.h"
 #include "linescan/ops/gated_delta_rule/gpu_group_pair.cuh"
 #include "linescan/ops/gated_delta_rule/gpu_group_scan.cuh"
@@ -40,6 +42,7 @@ __global__ void __launch_bounds__(32 * kDeltaScanWarps) scan_kernel(DeltaScanArg
     if (!at.exists) continue;
     const int key_head = at.head / in.group();
     const int own_value = at.first_column + place.value;
+    DeltaStops<kChunk> stops(args.segments);
     Sums<kOwn / 8> state;  // S^T
     if (place.computes)
       load_start(state, args.segments, at, args.initial, at.first, at.segment, own_value, place.key,
@@ -56,6 +59,8 @@ __global__ void __launch_bounds__(32 * kDeltaScanWarps) scan_kernel(DeltaScanArg
       tile.fetch_record(place.loaders, args.records, at.row(number));
     };
     walk_chunks(at.chunks, cut.stages, false, place, fetch, [&](int64_t number) {
+      if (kOutputs && stops.is_at(number))
+        store_state(state, stops.pass(), at.sequence, at.head, own_value, place.key, in.V, in.K);
       const Tile tile(cut, number);
       const DeltaChunk chunk(at.walk, number * kChunk, kChunk);
       FragmentA<T> left[kOwn / 16];
@@ -131,7 +136,7 @@ void launch_delta_scan(const GatedDeltaRuleProblem& p, const GatedDeltaRuleGpuPl
                              delta_states(p.final_state, v_first),
                              delta_rows<T>(p.o),
                              delta_scan_cut(p, plan),
-                             workspace + plan.records_at,
+                             kept.records,
                              p.o && rows_are_pairs(p.o),
                              p.o && rows_are_vectors(p.o),
                              reinterpret_cast<T*>(workspace + plan.states_at),
@@ -163,9 +168,14 @@ void launch_delta_scan(const GatedDeltaRuleProblem& p, const GatedDeltaRuleGpuPl
       return taking(all, taken, are, p.packed);
     };
     if (outputs && !plan.piece.split) {
-      DeltaSegments one = all;
-      one.count = 1;
-      for (; one.first < all.count; ++one.first) launch_scan(walking(one), true, plan.scan);
+      DeltaSegments walk = all;
+      walk.count = 1;
+      if (!plan.key_pair) {
+        std::swap(walk.tokens, walk.passed_tokens);
+        return launch_scan(walking(walk), true, plan.scan);
+      }
+      // Where two groups share the keys there are no registers for boundaries on the way.
+      for (; walk.first < all.count; ++walk.first) launch_scan(walking(walk), true, plan.scan);
       return;
     }
     if (outputs) {

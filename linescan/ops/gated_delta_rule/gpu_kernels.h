@@ -10,9 +10,10 @@ namespace linescan {
 
 struct DeltaSegments;  // gpu_segments.cuh
 
-// What a forward pass keeps of a problem, or of a piece of one: turned transitions from its second segment on, and states
-// from the end of its first one on (gpu_kept_states()). Null: nothing.
+// Of a problem, or of a piece of one: the records of its chunks, and what a forward pass keeps, turned transitions from its
+// second segment on, and states from the end of its first one on (gpu_kept_states()). Null: nothing.
 struct DeltaKept {
+  std::byte* records;
   float *turned = nullptr, *boundaries = nullptr;
 };
 
@@ -20,7 +21,7 @@ struct DeltaKept {
 void launch_delta_bounds(const GatedDeltaRuleProblem& problem, std::byte* workspace,
                          GpuStream stream);
 void launch_delta_records(const GatedDeltaRuleProblem& problem, const GatedDeltaRuleGpuPlan& plan,
-                          std::byte* workspace, GpuStream stream);
+                          const DeltaKept& kept, std::byte* workspace, GpuStream stream);
 // Outputs and final states; in a backward pass states and corrections u instead.
 void launch_delta_scan(const GatedDeltaRuleProblem& problem, const GatedDeltaRuleGpuPlan& plan,
                        const DeltaKept& kept, std::byte* workspace, GpuStream stream);
@@ -33,8 +34,8 @@ void launch_delta_chain(const GatedDeltaRuleProblem& problem, const GatedDeltaRu
                         const DeltaSegments& segments, std::byte* workspace, GpuStream stream);
 void launch_delta_gradients(const GatedDeltaRuleProblem& problem,
                             const GatedDeltaRuleGradients& gradients,
-                            const GatedDeltaRuleGpuPlan& plan, std::byte* workspace,
-                            GpuStream stream);
+                            const GatedDeltaRuleGpuPlan& plan, const DeltaKept& kept,
+                            std::byte* workspace, GpuStream stream);
 // Everything at once, where the plan gives whole sequences to warps.
 void launch_delta_sequence_forward(const GatedDeltaRuleProblem& problem,
                                    const GatedDeltaRuleGpuPlan& plan, std::byte* workspace,

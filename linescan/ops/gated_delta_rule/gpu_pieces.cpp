@@ -14,6 +14,9 @@ namespace {
 constexpr double kWorkspaceShare = 0.5;
 constexpr int64_t kSmallWorkspace = int64_t{64} << 20;
 constexpr int64_t kFewestSegmentTokens = 640, kMostSegments = 8;
+// Records are kept if what a pass and its gradients leave behind, its workspace and they are no more than so many times v, where
+// K is V.
+constexpr double kLargestPass = 6;
 // Blocks that a GPU works on at once: that of the larger ones. Pieces should not add waves of them.
 constexpr int64_t kBlocksAtOnce = 132;
 
@@ -70,21 +73,54 @@ int64_t segment_tokens(const GatedDeltaRuleSize& size, int64_t sequences, int64_
   return std::min(tokens, round_up(ceil_div(tokens, segments), DeltaLayout::kPanel));
 }
 
+// With the chunks and the blocks of warp groups where there may be such.
+DeltaLayout likely_layout(const GatedDeltaRuleSize& size) {
+  const auto number = static_cast<int>(size_of(size.dtype));
+  const auto keys = static_cast<int>(delta_padded_keys(size.K));
+  return {number, keys, number == 2 && keys == DeltaLayout::kPairKeys};
+}
+
+// Of a token, in bytes: what a pass and its gradients leave behind, and what a backward pass works with, records and others.
+struct TokenBytes {
+  double results, records, others;
+};
+TokenBytes token_bytes(const GatedDeltaRuleSize& size) {
+  const DeltaLayout layout = likely_layout(size);
+  const int64_t number = layout.number_bytes, chunk = layout.chunk(),
+                values = round_up(size.V, int64_t{DeltaLayout::kPanel});
+  const auto of_value_heads = [&](int64_t bytes) {
+    return static_cast<double>(size.value_heads * bytes);
+  };
+  return {static_cast<double>(2 * number * (size.heads * size.K + size.value_heads * size.V)),
+          of_value_heads(layout.record_bytes() / chunk),
+          of_value_heads(2 * number * (layout.keys * values / chunk + values))};
+}
+
 // As many pieces as make the workspace small enough.
 int64_t wanted_pieces(const GatedDeltaRuleSize& size) {
-  // Bytes of a token, with the chunks and the blocks of warp groups where there may be such.
-  const int64_t number = size_of(size.dtype), keys = delta_padded_keys(size.K);
-  const DeltaLayout layout{static_cast<int>(number), static_cast<int>(keys),
-                           number == 2 && keys == DeltaLayout::kPairKeys};
-  const int64_t chunk = layout.chunk(), values = round_up(size.V, int64_t{DeltaLayout::kPanel});
-  const int64_t results = 2 * number * (size.heads * size.K + size.value_heads * size.V);
-  const int64_t workspace =
-      size.value_heads *
-      (2 * number * (keys * values / chunk + values + chunk) + 4 * kDeltaRecordRows);
-  const auto wanted = static_cast<int64_t>(
-      std::ceil(static_cast<double>(workspace) / (kWorkspaceShare * static_cast<double>(results))));
-  return std::clamp<int64_t>(size.batch * size.length * workspace / kSmallWorkspace, 1,
-                             std::max<int64_t>(wanted, 1));
+  const TokenBytes bytes = token_bytes(size);
+  const double workspace = bytes.records + bytes.others;
+  const auto wanted =
+      static_cast<int64_t>(std::ceil(workspace / (kWorkspaceShare * bytes.results)));
+  const auto worth = static_cast<int64_t>(static_cast<double>(size.batch * size.length) *
+                                          workspace / static_cast<double>(kSmallWorkspace));
+  return std::clamp<int64_t>(worth, 1, std::max<int64_t>(wanted, 1));
+}
+
+// Whether the records of all chunks have room, beside what else a piece of a backward pass needs. A piece's are to be neighbours,
+// and no device may cut chunks differently.
+bool keeps_records(const GatedDeltaRuleSize& size, const GatedDeltaRulePiece& piece) {
+  const bool neighbours = piece.batch == 1 || piece.tokens == size.length;
+  if (piece.split || !neighbours || size.length < DeltaLayout::kPanel ||
+      delta_padded_keys(size.K) == DeltaLayout::kPairKeys)
+    return false;
+  const TokenBytes bytes = token_bytes(size);
+  const auto all = static_cast<double>(size.batch * size.length),
+             at_once = static_cast<double>(piece.batch * piece.tokens),
+             values = static_cast<double>(size.value_heads * (size.K + size.V) / 2 *
+                                          size_of(size.dtype));
+  return all * (bytes.results + bytes.records) + at_once * bytes.others <=
+         kLargestPass * all * values;
 }
 
 // The most parts, of so many at most, whose blocks come in hardly more waves than those of the whole.
@@ -140,6 +176,7 @@ GatedDeltaRulePiece gpu_piece(const GatedDeltaRuleSize& size, bool packed) {
   // So that a piece starts where a segment does.
   if (cuts > 1) piece.tokens = round_up(piece.tokens, piece.segment);
   piece.split = cost.pays(usual_segments(size, piece));
+  piece.keeps_records = keeps_records(size, piece);
   return piece;
 }
 
@@ -147,8 +184,15 @@ int64_t gpu_kept_states(const GatedDeltaRuleSize& size, bool packed,
                         const GatedDeltaRulePiece& piece) {
   const int64_t segments = delta_segment_count(size, packed, piece);
   const int64_t heads = size.batch * size.value_heads, keys = delta_padded_keys(size.K);
-  return (segments - 1) * heads * size.K * size.V +
+  return gpu_kept_records(size, piece) + (segments - 1) * heads * size.K * size.V +
          (piece.split ? std::max<int64_t>(segments - 2, 0) * heads * keys * keys : 0);
+}
+
+int64_t gpu_kept_records(const GatedDeltaRuleSize& size, const GatedDeltaRulePiece& piece) {
+  if (!piece.keeps_records) return 0;
+  const DeltaLayout layout = likely_layout(size);
+  return size.batch * ceil_div(size.length, int64_t{layout.chunk()}) * size.value_heads *
+         (layout.record_bytes() / int64_t{sizeof(float)});
 }
 
 bool delta_split_pays(const GatedDeltaRuleSize& size, const GatedDeltaRulePiece& piece,

@@ -23,6 +23,9 @@ int64_t delta_usual_length(const GatedDeltaRuleSize& size);
 struct GatedDeltaRulePiece {
   int64_t batch = 0, tokens = 0, segment = 0;
   bool split = false;
+  // The forward pass keeps the records of chunks, too: a backward pass does not make them again. They are as large as states
+  // are with 64 keys.
+  bool keeps_records = false;
 
   bool operator==(const GatedDeltaRulePiece&) const = default;
 };
@@ -32,11 +35,13 @@ int64_t delta_segment_count(const GatedDeltaRuleSize& size, bool packed,
                             const GatedDeltaRulePiece& piece);
 // A function of the problem alone, so that what a forward pass keeps does not depend on the device.
 GatedDeltaRulePiece gpu_piece(const GatedDeltaRuleSize& size, bool packed);
-// Numbers of GatedDeltaRuleProblem::states. If the piece is split, turned transitions of all segments but the first and
+// Numbers of GatedDeltaRuleProblem::states. First the records of all chunks, if they are kept. If the piece is split, turned transitions of all segments but the first and
 // the last (of packed sequences numbers, some of which nobody writes), [segments - 2, batch, value_heads, padded keys, padded keys]; then where all segments but the first start, [segments - 1,
 // batch, value_heads, K, V].
 int64_t gpu_kept_states(const GatedDeltaRuleSize& size, bool packed,
                         const GatedDeltaRulePiece& piece);
+// The first of these numbers.
+int64_t gpu_kept_records(const GatedDeltaRuleSize& size, const GatedDeltaRulePiece& piece);
 
 // Whether a forward pass on so many multiprocessors gains by walking the piece's segments side by side; its gain is a
 // backward pass's, too.

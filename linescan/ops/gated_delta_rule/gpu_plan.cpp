@@ -192,7 +192,8 @@ void plan_gradients(GatedDeltaRuleGpuPlan& plan, const GatedDeltaRuleSize& size,
 
 // Chunk by chunk.
 void plan_chunks(GatedDeltaRuleGpuPlan& plan, const GatedDeltaRuleSize& size, bool packed,
-                 const DeltaLayout& layout, int64_t heads, const Gpu& gpu, Parts& parts) {
+                 const DeltaLayout& layout, int64_t heads, bool keeps_records, const Gpu& gpu,
+                 Parts& parts) {
   if (size.sequences > 0)
     plan.chunks = packed ? size.length / plan.chunk + size.sequences
                          : size.sequences * ceil_div(size.length, plan.chunk);
@@ -208,7 +209,8 @@ void plan_chunks(GatedDeltaRuleGpuPlan& plan, const GatedDeltaRuleSize& size, bo
   choose_scan_block(plan, layout, heads, gpu);
   const ScanBlocks scan{plan, layout, heads};
   plan.scan = scan.launch(plan.pass == Pass::kForward, plan.stages);
-  plan.records_at = parts.reserve(value_units * layout.record_bytes());
+  plan.record_bytes = layout.record_bytes();
+  if (!keeps_records) plan.records_at = parts.reserve(value_units * plan.record_bytes);
   expect_shared("records", plan.records, size, gpu);
   expect_shared("scan", plan.scan, size, gpu);
   if (plan.pass == Pass::kForward) return;
@@ -226,8 +228,9 @@ void plan_chunks(GatedDeltaRuleGpuPlan& plan, const GatedDeltaRuleSize& size, bo
 }
 
 // All at once, a problem or a piece of it, whose sequences, or segments of them, are so many walks side by side.
+// `keeps_records`: there is a place for them already.
 GatedDeltaRuleGpuPlan plan_piece(const GatedDeltaRuleSize& size, bool packed, Pass pass,
-                                 const Gpu& gpu, int64_t walks) {
+                                 const Gpu& gpu, int64_t walks, bool keeps_records) {
   GatedDeltaRuleGpuPlan plan;
   plan.pass = pass;
   const int64_t number = size_of(size.dtype), sequences = size.sequences;
@@ -257,7 +260,7 @@ GatedDeltaRuleGpuPlan plan_piece(const GatedDeltaRuleSize& size, bool packed, Pa
   else if (walks_whole_sequences(size, pass, gpu))
     plan_whole_sequences(plan, size, packed, gpu, parts);
   else
-    plan_chunks(plan, size, packed, layout, heads, gpu, parts);
+    plan_chunks(plan, size, packed, layout, heads, keeps_records, gpu, parts);
   plan.workspace_bytes = parts.end;
   return plan;
 }
@@ -278,6 +281,7 @@ GatedDeltaRuleGpuPlan plan(const GatedDeltaRuleSize& size, bool packed, Pass pas
   const bool forward = pass == Pass::kForward;
   if (packed && size.sequences == 0) piece.split = false;
   const bool has_segments = size.kept_states || (forward && piece.split);
+  piece.keeps_records = piece.keeps_records && size.kept_states;
   if (!has_segments || (packed && !piece.split)) piece = {piece.batch, size.length, size.length};
   GatedDeltaRuleSize part = size;  // what is done at once
   if (!forward && !packed) {
@@ -286,9 +290,10 @@ GatedDeltaRuleGpuPlan plan(const GatedDeltaRuleSize& size, bool packed, Pass pas
   }
   const int64_t segments = delta_segment_count(part, packed, piece);
   const int64_t items = packed && piece.split ? 1 : part.sequences;  // that have so many segments
-  GatedDeltaRuleGpuPlan plan =
-      plan_piece(part, packed, pass, gpu, items * (piece.split ? segments : 1));
+  GatedDeltaRuleGpuPlan plan = plan_piece(
+      part, packed, pass, gpu, items * (piece.split ? segments : 1), piece.keeps_records);
   plan.piece = piece;
+  if (size.kept_states) plan.kept_bytes = 4 * gpu_kept_states(size, packed, piece);
   plan.kept_step = size.batch * size.value_heads * size.K * size.V;
   plan.transition_step = size.batch * size.value_heads * plan.padded_keys * plan.padded_keys;
   if (plan.whole_sequences || plan.mode == GatedDeltaRuleMode::kRecurrent) {
@@ -321,7 +326,8 @@ GatedDeltaRuleGpuPlan plan(const GatedDeltaRuleSize& size, bool packed, Pass pas
     plan.pieces = std::max<int64_t>(
         parts_of(size.batch, piece.batch) * parts_of(size.length, piece.tokens), 1);
   if (plan.pieces > 1) {
-    const GatedDeltaRuleGpuPlan whole = plan_piece(size, packed, pass, gpu, size.sequences);
+    const GatedDeltaRuleGpuPlan whole =
+        plan_piece(size, packed, pass, gpu, size.sequences, piece.keeps_records);
     plan.bytes = whole.bytes;
     plan.multiplications = whole.multiplications;
     // Sums of all pieces, one behind the other; the gradient of the state on its way from piece to piece.
@@ -364,7 +370,10 @@ std::string to_string(const GatedDeltaRuleGpuPlan& plan) {
         "  loads           {} warps, {} stages\n",
         plan.chunk, plan.padded_keys, 16 * plan.column_warps, plan.key_warps, plan.loader_warps,
         plan.stages);
-    add("records", plan.records);
+    if (plan.pass == Pass::kBackward && plan.piece.keeps_records)
+      text += "  records         kept by the forward pass\n";
+    else
+      add("records", plan.records);
     if (plan.pass == Pass::kForward && plan.piece.split) {
       add("segments alone", plan.ends);
       add("chain", plan.chain);
@@ -388,6 +397,8 @@ std::string to_string(const GatedDeltaRuleGpuPlan& plan) {
   else if (plan.pass == Pass::kBackward && plan.piece.segment < plan.piece.tokens)
     text += fmt::format("  segments        of {} tokens, whose states are found side by side\n",
                         plan.piece.segment);
+  if (plan.kept_bytes > 0)
+    text += fmt::format("  kept            {} bytes between the passes\n", plan.kept_bytes);
   return text + fmt::format(
                     "  workspace       {} bytes\n"
                     "  bytes           {}\n"

@@ -28,6 +28,7 @@ struct GatedDeltaRuleGpuPlan {
   GatedDeltaRuleMode mode = GatedDeltaRuleMode::kChunk;  // never kAuto
 
   int64_t chunk = 0, padded_keys = 0, padded_values = 0;
+  int64_t record_bytes = 0;
   int64_t chunks = 0;  // records; packed sequences count one more each, whether they need it or not
   int64_t column_warps = 0;      // of a scan's block: warps side by side along V, 16 columns each
                                  // (recurrent: one of 32)
@@ -59,6 +60,7 @@ struct GatedDeltaRuleGpuPlan {
   // Where segments are split, what lies at boundaries: states that nobody gave room for, or gradients; forward, transitions.
   int64_t boundaries_at = 0, transitions_at = 0;
   int64_t workspace_bytes = 0;
+  int64_t kept_bytes = 0;  // what the forward pass leaves for the backward pass
 
   int64_t bytes = 0;            // every input read once, every output written once
   int64_t multiplications = 0;  // multiply-adds of the products with states

@@ -281,6 +281,23 @@ __device__ __forceinline__ void for_each_of_state(State& state, int value, int k
     }
 }
 
+// Calls visit(number, where it stands) for the numbers of S^T that lie within V and K, in a matrix of the caller's.
+template <int kTiles, class State, typename Float, class Visit>
+__device__ __forceinline__ void for_each_in_memory(State& state, Float* base,
+                                                   const DeltaStates& strides, int value, int key,
+                                                   int V, int K, const Visit& visit) {
+  const int g = threadIdx.x % 32 / 4, q = threadIdx.x % 4;
+  Float* at = base + (key + 2 * q) * strides.key + (value + g) * strides.value;
+  const int64_t next_key = strides.key, next_value = 8 * strides.value, next_tile = 8 * strides.key;
+  const bool whole = value + 16 <= V && key + 8 * kTiles <= K;
+#pragma unroll
+  for (int i = 0; i < kTiles; ++i, at += next_tile)
+#pragma unroll
+    for (int j = 0; j < 4; ++j)
+      if (whole || (value + g + 8 * (j >> 1) < V && key + 8 * i + 2 * q + (j & 1) < K))
+        visit(state.tiles[i][j], at + (j & 1) * next_key + (j >> 1) * next_value);
+}
+
 // A state of the caller's, zero if there is none.
 template <int kTiles>
 __device__ __forceinline__ void load_state(Sums<kTiles>& state, const DeltaStates& from,
@@ -288,20 +305,16 @@ __device__ __forceinline__ void load_state(Sums<kTiles>& state, const DeltaState
                                            int K) {
   state.clear();
   if (!from.data) return;
-  const float* base = from.of(sequence, head);
-  for_each_of_state<kTiles>(state, value, key, V, K, [&](float& x, int64_t v, int64_t k) {
-    x = base[k * from.key + v * from.value];
-  });
+  for_each_in_memory<kTiles>(state, from.of(sequence, head), from, value, key, V, K,
+                             [](float& x, const float* at) { x = *at; });
 }
 template <int kTiles>
 __device__ __forceinline__ void store_state(const Sums<kTiles>& state, const DeltaStates& to,
                                             int64_t sequence, int head, int value, int key, int V,
                                             int K) {
   if (!to.data) return;
-  float* base = to.of(sequence, head);
-  for_each_of_state<kTiles>(state, value, key, V, K, [&](float x, int64_t v, int64_t k) {
-    base[k * to.key + v * to.value] = x;
-  });
+  for_each_in_memory<kTiles>(state, to.of(sequence, head), to, value, key, V, K,
+                             [](float x, float* at) { *at = x; });
 }
 // What an item's walk starts with: `outer` where the sequence starts, else as the segments are; `segment` has the boundary
 // in front of it.

@@ -34,10 +34,11 @@ struct DeltaStretch {
 struct DeltaSegments {
   DeltaSegmentsAre are = DeltaSegmentsAre::kInTurn;
   DeltaSegmentsTaken taken = DeltaSegmentsTaken::kAll;
-  int64_t tokens = 0;                         // of one, a multiple of a chunk's; 0: whole sequences
-  int64_t first = 0, count = 1;               // numbers, of every batch item
-  DeltaStates boundaries = {};                // behind segment 0
-  DeltaStates transitions = {}, turned = {};  // of segment 1; null: not there
+  int64_t tokens = 0;            // of one, a multiple of a chunk's; 0: whole sequences
+  int64_t passed_tokens = 0;     // the same of those that walks of whole sequences pass
+  int64_t first = 0, count = 1;  // numbers, of every batch item
+  DeltaStates boundaries = {};   // behind segment 0
+  DeltaStates transitions = {}, turned = {};       // of segment 1; null: not there
   int64_t boundary_step = 0, transition_step = 0;  // numbers from one to the next
 
   // In front of a segment.
@@ -112,6 +113,30 @@ inline DeltaSegments delta_segments(const GatedDeltaRuleProblem& p,
   segments.transition_step = plan.transition_step;
   return segments;
 }
+
+// Where the walk of a whole sequence leaves its state on the way: at the boundaries of segments that it passes. Little is kept in
+// registers for it.
+template <int kChunk>
+class DeltaStops {
+ public:
+  __device__ __forceinline__ explicit DeltaStops(const DeltaSegments& segments)
+      : segments_(segments), next_(segments.passed_tokens > 0 ? step() : -1) {}
+
+  // Whether a boundary lies behind so many chunks.
+  __device__ __forceinline__ bool is_at(int64_t chunks) const { return chunks == next_; }
+  // That boundary.
+  __device__ __forceinline__ DeltaStates pass() {
+    const DeltaStates boundary = segments_.boundary(next_ / step());
+    next_ += step();
+    return boundary;
+  }
+
+ private:
+  const DeltaSegments& segments_;
+  int64_t next_;
+
+  __device__ __forceinline__ int64_t step() const { return segments_.passed_tokens / kChunk; }
+};
 
 // Some of the segments. Which ones these are of packed sequences only the device knows; of others there are fewer walks.
 inline DeltaSegments taking(DeltaSegments segments, DeltaSegmentsTaken taken, DeltaSegmentsAre are,

@@ -15,8 +15,9 @@ namespace {
 
 using enum DepthIs;
 
-// kOutputs: outputs, which a group of their own computes; otherwise states and corrections, or nothing but ends.
-template <typename T, int kKeys, bool kOutputs>
+// kOutputs: outputs, which a group of their own computes; otherwise states and corrections, or nothing but ends. kStops: and
+// states at boundaries on the way.
+template <typename T, int kKeys, bool kOutputs, bool kStops>
 struct GroupScan {
   using Tiles = GroupScanTiles<T, kKeys, kOutputs>;
   using Desk = GroupDesk<Tiles, T, kKeys>;
@@ -117,9 +118,12 @@ struct GroupScan {
                args.in.K);
     FragmentA<T> left[kKeys / 16], rounded[kDepth];
     round_sums(left, state);
+    DeltaStops<kChunk> stops(args.segments);
     int stage = at.chunks > 0 ? turns.take() : 0;
 #pragma unroll 1
     for (int64_t number = 0; number < at.chunks; ++number) {
+      if (kStops && stops.is_at(number))
+        store_state(state, stops.pass(), at.sequence, at.head, own_value, 0, args.in.V, args.in.K);
       const Tiles tile(stage);
       const Desk to = desk(number);
       Sums<kChunk / 8> sums;
@@ -168,10 +172,10 @@ struct GroupScan {
   }
 };
 
-template <typename T, int kKeys, bool kOutputs>
-__global__ void __launch_bounds__(GroupScan<T, kKeys, kOutputs>::kThreads, 1)
+template <typename T, int kKeys, bool kOutputs, bool kStops>
+__global__ void __launch_bounds__(GroupScan<T, kKeys, kOutputs, kStops>::kThreads, 1)
     group_scan_kernel(DeltaScanArgs<T> args, const __grid_constant__ GroupScanBoxes boxes) {
-  using Scan = GroupScan<T, kKeys, kOutputs>;
+  using Scan = GroupScan<T, kKeys, kOutputs, kStops>;
   using Item = typename Scan::Item;
   const Scan scan = {args, boxes};
   typename Scan::Turns turns(args.cut.stages, Scan::Desk::arrivals(args.cut.stages));
@@ -195,10 +199,13 @@ __global__ void __launch_bounds__(GroupScan<T, kKeys, kOutputs>::kThreads, 1)
 template <typename T>
 void launch_delta_group_scan(const DeltaScanArgs<T>& args, bool outputs, int64_t padded_keys,
                              const LaunchShape& shape, GpuStream stream) {
-  const auto kernel =
-      padded_keys == 64
-          ? (outputs ? group_scan_kernel<T, 64, true> : group_scan_kernel<T, 64, false>)
-          : (outputs ? group_scan_kernel<T, 128, true> : group_scan_kernel<T, 128, false>);
+  const auto kernel_of = [&]<int kKeys>() {
+    if (!outputs) return group_scan_kernel<T, kKeys, false, false>;
+    return args.segments.passed_tokens > 0 ? group_scan_kernel<T, kKeys, true, true>
+                                           : group_scan_kernel<T, kKeys, true, false>;
+  };
+  const auto kernel = padded_keys == 64 ? kernel_of.template operator()<64>()
+                                        : kernel_of.template operator()<128>();
   launch("gated_delta_rule, scan", kernel, shape, stream, args,
          group_scan_boxes(args.in, args.sequences, args.in.v, args.o));
 }

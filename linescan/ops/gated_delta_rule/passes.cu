@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "linescan/base/math.h"
 #include "linescan/ops/device_code/ordered_sums.h"
 #include "linescan/ops/gated_delta_rule/gpu_kernels.h"
 
@@ -84,14 +85,20 @@ struct Piece {
   DeltaKept kept;
 };
 
-// Of the whole problem; where nobody keeps anything, in the workspace if segments are split.
+// Of the whole problem. In the workspace is what nobody keeps: records, and states if segments are split.
 DeltaKept kept_of(const GatedDeltaRuleProblem& p, const GatedDeltaRuleGpuPlan& plan,
                   std::byte* workspace) {
   const int64_t boundaries = delta_segment_count(p, plan) - 1;
-  if (boundaries == 0 || !(p.states || plan.piece.split)) return {};
-  if (!p.states) return {nullptr, reinterpret_cast<float*>(workspace + plan.boundaries_at)};
-  float* const first = p.states.as<float>();
-  return {first, first + p.states.shape[0] - boundaries * plan.kept_step};
+  DeltaKept kept = {workspace + plan.records_at};
+  if (plan.piece.keeps_records) kept.records = p.states.as<std::byte>();
+  if (boundaries == 0 || !(p.states || plan.piece.split)) return kept;
+  if (p.states) {
+    kept.turned = p.states.as<float>() + gpu_kept_records(size_of(p), plan.piece);
+    kept.boundaries = p.states.as<float>() + p.states.shape[0] - boundaries * plan.kept_step;
+  } else {
+    kept.boundaries = reinterpret_cast<float*>(workspace + plan.boundaries_at);
+  }
+  return kept;
 }
 
 // Calls run(piece) for a problem's pieces, those of a sequence from the last one to the first. What a piece needs is the
@@ -111,9 +118,15 @@ void for_each_piece(const GatedDeltaRuleProblem& p, const GatedDeltaRuleGradient
     const auto of_items = [&](const TensorView& view) { return part_of(view, 0, item, items); };
     // What is kept from a segment of the sequences on.
     const auto kept_from = [&](int64_t segment) -> DeltaKept {
-      if (!kept.boundaries) return {};
-      return {kept.turned + segment * plan.transition_step + item * (plan.transition_step / batch),
+      if (!kept.boundaries) return {kept.records};
+      return {kept.records,
+              kept.turned + segment * plan.transition_step + item * (plan.transition_step / batch),
               kept.boundaries + segment * plan.kept_step + item * (plan.kept_step / batch)};
+    };
+    // Kept records of chunks from a token on; where a piece has several items, it has all of their chunks.
+    const auto records_from = [&](int64_t start) {
+      const int64_t chunk = item * ceil_div(length, plan.chunk) + start / plan.chunk;
+      return kept.records + chunk * p.v.shape[2] * plan.record_bytes;
     };
     // A block leaves the next piece's gradient where it has read this piece's. Where segments are walked side by side
     // another block would: two places take turns.
@@ -139,6 +152,7 @@ void for_each_piece(const GatedDeltaRuleProblem& p, const GatedDeltaRuleGradient
                               &GatedDeltaRuleGradients::g, &GatedDeltaRuleGradients::beta})
         piece.gradients.*view = of_tokens(gradients.*view);
       piece.kept = kept_from(segment);
+      if (plan.piece.keeps_records) piece.kept.records = records_from(start);
       piece.problem.initial_state =
           segment == 0
               ? of_items(p.initial_state)
@@ -164,8 +178,9 @@ void forward(const GatedDeltaRuleProblem& p, const GatedDeltaRuleGpuPlan& plan,
   if (plan.mode == GatedDeltaRuleMode::kRecurrent)
     return launch_delta_recurrence(p, plan, workspace, stream);
   if (plan.whole_sequences) return launch_delta_sequence_forward(p, plan, workspace, stream);
-  launch_delta_records(p, plan, workspace, stream);
-  launch_delta_scan(p, plan, kept_of(p, plan, workspace), workspace, stream);
+  const DeltaKept kept = kept_of(p, plan, workspace);
+  launch_delta_records(p, plan, kept, workspace, stream);
+  launch_delta_scan(p, plan, kept, workspace, stream);
 }
 
 void backward(const GatedDeltaRuleProblem& p, const GatedDeltaRuleGradients& gradients,
@@ -182,11 +197,13 @@ void backward(const GatedDeltaRuleProblem& p, const GatedDeltaRuleGradients& gra
   } else {
     sums = 0;
     for_each_piece(p, gradients, plan, workspace, [&](const Piece& piece) {
-      launch_delta_records(piece.problem, piece.plan, workspace, stream);
+      if (!plan.piece.keeps_records)
+        launch_delta_records(piece.problem, piece.plan, piece.kept, workspace, stream);
       launch_delta_scan(piece.problem, piece.plan, piece.kept, workspace, stream);
       launch_delta_reverse_scan(piece.problem, piece.gradients, piece.plan, piece.kept, workspace,
                                 stream);
-      launch_delta_gradients(piece.problem, piece.gradients, piece.plan, workspace, stream);
+      launch_delta_gradients(piece.problem, piece.gradients, piece.plan, piece.kept, workspace,
+                             stream);
       sums += piece.plan.chunks;
     });
   }

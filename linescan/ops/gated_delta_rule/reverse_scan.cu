@@ -124,7 +124,7 @@ void launch_delta_reverse_scan(const GatedDeltaRuleProblem& p,
                                     delta_rows<const T>(gradients.o),
                                     rows_are_vectors(gradients.o),
                                     delta_scan_cut(p, plan),
-                                    workspace + plan.records_at,
+                                    kept.records,
                                     reinterpret_cast<T*>(workspace + plan.state_gradients_at),
                                     reinterpret_cast<T*>(workspace + plan.correction_gradients_at),
                                     {}};

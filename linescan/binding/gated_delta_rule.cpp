@@ -34,7 +34,7 @@ TORCH_LIBRARY_FRAGMENT(linescan, m) {
       "bool allow_neg_eigval=False, bool state_v_first=False, bool reverse=False, "
       "str mode=\"auto\") -> (Tensor o, Tensor final_state)",
       tags);
-  // The same for training: `states` is what a GPU's backward pass needs to take a sequence in segments.
+  // The same for training: `states` is what a GPU's backward pass wants to have kept (gated_delta_rule.h).
   m.def(
       "gated_delta_rule_kept(Tensor q, Tensor k, Tensor v, Tensor g, Tensor beta, float? scale, "
       "Tensor? initial_state, Tensor? cu_seqlens, Tensor? A_log, Tensor? dt_bias, "

@@ -85,7 +85,8 @@ json own_fields(const GatedDeltaRuleGpuPlan& plan) {
                    {"key_warps", plan.key_warps},   {"column_parts", plan.column_parts},
                    {"stages", plan.stages},         {"multiplications", plan.multiplications},
                    {"pieces", plan.pieces},         {"piece_tokens", plan.piece.tokens},
-                   {"segment", plan.piece.segment}, {"split", plan.piece.split}};
+                   {"segment", plan.piece.segment}, {"split", plan.piece.split},
+                   {"kept_bytes", plan.kept_bytes}, {"keeps_records", plan.piece.keeps_records}};
   for (const auto& [name, launch] : {std::pair{"records", plan.records},
                                      {"scan", plan.scan},
                                      {"segments_alone", plan.ends},
@@ -158,7 +159,7 @@ struct PlannedPass {
   Pass pass;
   std::string refusal;
 
-  // Bytes of the device's memory: inputs, outputs and workspace.
+  // Bytes of the device's memory: inputs, outputs, workspace, and what is kept between passes where the plan says so.
   int64_t needed_bytes() const {
     int64_t bytes = plan->bytes + plan->workspace_bytes;
     if constexpr (requires { plan->kept_bytes; }) bytes += plan->kept_bytes;

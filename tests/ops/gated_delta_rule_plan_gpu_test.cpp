@@ -87,6 +87,31 @@ TEST(GatedDeltaRuleGpuPieces, AgreeWithReference) {
   }
 }
 
+TEST(GatedDeltaRuleGpuPieces, ExpectsWhatIsKeptAtAMultipleOf16Bytes) {
+  GatedDeltaRuleSample sample(Case{.batch = 1,
+                                   .length = 1280,
+                                   .heads = 1,
+                                   .value_heads = 1,
+                                   .K = 64,
+                                   .V = 64,
+                                   .dtype = kBf16,
+                                   .mode = Mode::kChunk});
+  const GatedDeltaRuleSize size = size_of(sample.problem);
+  const int64_t kept = gpu_kept_states(size, false, gpu_piece(size, false));
+  ASSERT_GT(kept, 0);
+  SampleTensor memory({kept + 4}, DType::kFloat32);
+  const auto check_at = [&](int64_t number) {
+    sample.problem.states = memory.view();
+    sample.problem.states.shape = {kept};
+    sample.problem.states.data = memory.view().as<float>() + number;
+    check(sample.problem);
+  };
+  const auto address = reinterpret_cast<std::uintptr_t>(memory.view().data);
+  const auto first = static_cast<int64_t>((16 - address % 16) % 16 / sizeof(float));
+  check_at(first);
+  EXPECT_THROW(check_at(first + 1), InvalidArgument);
+}
+
 // Few long sequences: segments walk side by side from states that a chain over their own walks has found.
 class GatedDeltaRuleGpuSplit : public ::testing::TestWithParam<Case> {};
 
@@ -300,9 +325,17 @@ TEST(GatedDeltaRuleGpuPieces, AreChosenByTheProblemAlone) {
   const auto with_records = plan(shared, false, Pass::kBackward, gpu);
   EXPECT_EQ(plan(shared, false, Pass::kForward, gpu).kept_bytes,
             4 * gpu_kept_states(shared, false, gpu_piece(shared, false)));
+  EXPECT_EQ(with_records.records.grid, 0);
   EXPECT_NE(to_string(with_records).find("kept by the forward pass"), std::string::npos);
   shared.kept_states = false;
   EXPECT_FALSE(plan(shared, false, Pass::kForward, gpu).piece.keeps_records);
+  GatedDeltaRuleSize many =
+      shared;  // sequences: fewer at once, but whole, so that a piece's records are neighbours
+  many.batch = many.sequences = 8;
+  many.length = 4096;
+  EXPECT_EQ(gpu_piece(many, false), (GatedDeltaRulePiece{1, 4096, 4096, false, true}));
+  many.value_heads = 32;  // of which one sequence alone would leave half of the GPU idle
+  EXPECT_EQ(gpu_piece(many, false).batch, 2);
   shared.K = shared.V = 256;
   EXPECT_FALSE(gpu_piece(shared, false).keeps_records);
   GatedDeltaRuleSize few = size;  // heads: transitions of six segments are kept as well
@@ -312,7 +345,9 @@ TEST(GatedDeltaRuleGpuPieces, AreChosenByTheProblemAlone) {
   EXPECT_EQ(gpu_kept_states(few, false, gpu_piece(few, false)), (7 + 6) * 8 * 128 * 128);
   few.kept_states = true;
   EXPECT_TRUE(plan(few, false, Pass::kBackward, gpu).piece.split);
-  EXPECT_FALSE(plan(few, false, Pass::kBackward, find_gpu("orin")).piece.split);
+  const auto unsplit = plan(few, false, Pass::kBackward, find_gpu("orin"));
+  EXPECT_FALSE(unsplit.piece.split);
+  EXPECT_EQ(unsplit.kept_bytes, 4 * gpu_kept_states(few, false, gpu_piece(few, false)));
   few.kept_states = false;
   EXPECT_FALSE(plan(few, false, Pass::kBackward, gpu).piece.split);
   // Packed, as if all were equally long; they have up to one segment more each.

@@ -27,14 +27,9 @@ int64_t available_bytes() {
          stats.allocated_bytes[all].current;
 }
 
-// What a forward pass of such a problem keeps.
-int64_t kept_bytes(const GatedDeltaRuleSize& size, bool packed) {
-  return gpu_kept_states(size, packed, gpu_piece(size, packed)) * int64_t{sizeof(float)};
-}
 // What a pass needs beside what there is: its workspace, and what a forward pass keeps.
-int64_t needed_bytes(const GatedDeltaRuleSize& size, bool packed, Pass pass, const Gpu& gpu) {
-  const GatedDeltaRuleGpuPlan plan = linescan::plan(size, packed, pass, gpu);
-  return plan.workspace_bytes + (pass == Pass::kForward ? plan.kept_bytes : 0);
+int64_t needed_bytes(const GatedDeltaRuleGpuPlan& plan) {
+  return plan.workspace_bytes + (plan.pass == Pass::kForward ? plan.kept_bytes : 0);
 }
 
 // The most of a problem's batch (packed: tokens) of which that fits; nearly, because it does not grow evenly.
@@ -45,19 +40,21 @@ int64_t fitting_count(GatedDeltaRuleSize size, bool packed, Pass pass, const Gpu
   count = static_cast<int64_t>(share * 0.95 * static_cast<double>(count));
   while (count > 0) {
     if (!packed) size.sequences = count;
-    if (needed_bytes(size, packed, pass, gpu) <= available) break;
+    if (needed_bytes(linescan::plan(size, packed, pass, gpu)) <= available) break;
     count = count * 3 / 4;
   }
   return count;
 }
 
-// Refuses before anything is launched what would run out of memory in the middle of it, and says what
-// would fit. `bytes`: that are needed still. Asks the driver only where that is likely.
-void expect_room(const GatedDeltaRuleSize& size, bool packed, Pass pass, int64_t bytes,
-                 const Gpu& gpu) {
-  if (bytes < gpu.memory_bytes / 16) return;
+// A pass's plan. Refuses before anything is launched what would run out of memory in the middle of it, and says what
+// would fit. Asks the driver only where that is likely.
+GatedDeltaRuleGpuPlan plan_with_room(const GatedDeltaRuleSize& size, bool packed, Pass pass,
+                                     const Gpu& gpu) {
+  const GatedDeltaRuleGpuPlan plan = linescan::plan(size, packed, pass, gpu);
+  const int64_t bytes = needed_bytes(plan);
+  if (bytes < gpu.memory_bytes / 16) return plan;
   const int64_t available = available_bytes();
-  if (bytes <= available) return;
+  if (bytes <= available) return plan;
   const int64_t count = packed ? size.length : size.batch;
   const int64_t fitting = fitting_count(size, packed, pass, gpu, bytes, available);
   const std::string advice = packed ? fmt::format("about {} of {} tokens would fit", fitting, count)
@@ -71,26 +68,22 @@ void expect_room(const GatedDeltaRuleSize& size, bool packed, Pass pass, int64_t
       advice);
 }
 
-struct Planned {
+// A pass of a problem that has been checked; it runs while the object lives.
+struct Running {
   GatedDeltaRuleGpuPlan plan;
   Tensor workspace;
-  std::optional<OperatorRunning> running;  // while the object lives
+  OperatorRunning running;
 
-  Planned(const GatedDeltaRuleProblem& problem, Pass pass, const Tensor& q) {
-    check_gpu(problem);
-    const GatedDeltaRuleSize size = size_of(problem);
-    plan = linescan::plan(size, problem.packed, pass, gpu_of(q));
-    expect_room(size, problem.packed, pass, plan.workspace_bytes, gpu_of(q));
-    workspace = gpu_workspace(q, plan.workspace_bytes);
-    running.emplace(plan);
-  }
+  Running(const GatedDeltaRuleGpuPlan& plan, const Tensor& q)
+      : plan(plan), workspace(gpu_workspace(q, plan.workspace_bytes)), running(plan) {}
 };
 
 // o and final_state, and what the problem has room for.
-std::tuple<Tensor, Tensor> run_forward(GatedDeltaRuleCall& call, const Tensor& q, const Tensor& v) {
-  const Planned planned(call.problem, Pass::kForward, q);
+std::tuple<Tensor, Tensor> run_forward(GatedDeltaRuleCall& call, const GatedDeltaRuleGpuPlan& plan,
+                                       const Tensor& q, const Tensor& v) {
+  const Running pass(plan, q);
   auto results = call.new_results(v);
-  forward(call.problem, planned.plan, bytes_of(planned.workspace), current_stream(q));
+  forward(call.problem, pass.plan, bytes_of(pass.workspace), current_stream(q));
   return results;
 }
 
@@ -102,15 +95,14 @@ std::tuple<Tensor, Tensor, Tensor> kept_cuda(
   const c10::cuda::CUDAGuard guard(q.device());
   GatedDeltaRuleCall call(q, k, v, g, beta, scale, initial_state, cu_seqlens, A_log, dt_bias,
                           qk_l2norm, beta_sigmoid, allow_neg_eigval, state_v_first, reverse, mode);
+  check_gpu(call.problem);
   GatedDeltaRuleSize size = size_of(call.problem);
-  size.kept_states = true;
   const bool packed = call.problem.packed;
-  if (kept_bytes(size, packed) >= gpu_of(q).memory_bytes / 16)
-    expect_room(size, packed, Pass::kForward, needed_bytes(size, packed, Pass::kForward, gpu_of(q)),
-                gpu_of(q));
+  size.kept_states = gpu_kept_states(size, packed, gpu_piece(size, packed)) > 0;
+  const auto plan = plan_with_room(size, packed, Pass::kForward, gpu_of(q));
   const Tensor states = gated_delta_rule_states(q, v, cu_seqlens, mode);
-  if (states.numel() > 0) call.problem.states = view_of("gated_delta_rule", "states", states);
-  const auto [o, final_state] = run_forward(call, q, v);
+  if (size.kept_states) call.problem.states = view_of("gated_delta_rule", "states", states);
+  const auto [o, final_state] = run_forward(call, plan, q, v);
   return {o, final_state, states};
 }
 
@@ -124,7 +116,10 @@ std::tuple<Tensor, Tensor> forward_cuda(const Tensor& q, const Tensor& k, const 
   const c10::cuda::CUDAGuard guard(q.device());
   GatedDeltaRuleCall call(q, k, v, g, beta, scale, initial_state, cu_seqlens, A_log, dt_bias,
                           qk_l2norm, beta_sigmoid, allow_neg_eigval, state_v_first, reverse, mode);
-  return run_forward(call, q, v);
+  check_gpu(call.problem);
+  return run_forward(
+      call, plan_with_room(size_of(call.problem), call.problem.packed, Pass::kForward, gpu_of(q)),
+      q, v);
 }
 
 GatedDeltaRuleTensors8 backward_cuda(
@@ -137,9 +132,10 @@ GatedDeltaRuleTensors8 backward_cuda(
   const GatedDeltaRuleBackwardCall call(
       grad_o, grad_final_state, q, k, v, g, beta, scale, initial_state, cu_seqlens, A_log, dt_bias,
       qk_l2norm, beta_sigmoid, allow_neg_eigval, state_v_first, reverse, states);
-  const Planned planned(call.problem, Pass::kBackward, q);
-  backward(call.problem, call.gradients, planned.plan, bytes_of(planned.workspace),
-           current_stream(q));
+  check_gpu(call.problem);
+  const Running pass(
+      plan_with_room(size_of(call.problem), call.problem.packed, Pass::kBackward, gpu_of(q)), q);
+  backward(call.problem, call.gradients, pass.plan, bytes_of(pass.workspace), current_stream(q));
   return call.results;
 }
 

@@ -42,7 +42,6 @@ __global__ void __launch_bounds__(32 * kDeltaScanWarps) scan_kernel(DeltaScanArg
     if (!at.exists) continue;
     const int key_head = at.head / in.group();
     const int own_value = at.first_column + place.value;
-    DeltaStops<kChunk> stops(args.segments);
     Sums<kOwn / 8> state;  // S^T
     if (place.computes)
       load_start(state, args.segments, at, args.initial, at.first, at.segment, own_value, place.key,
@@ -59,8 +58,6 @@ __global__ void __launch_bounds__(32 * kDeltaScanWarps) scan_kernel(DeltaScanArg
       tile.fetch_record(place.loaders, args.records, at.row(number));
     };
     walk_chunks(at.chunks, cut.stages, false, place, fetch, [&](int64_t number) {
-      if (kOutputs && stops.is_at(number))
-        store_state(state, stops.pass(), at.sequence, at.head, own_value, place.key, in.V, in.K);
       const Tile tile(cut, number);
       const DeltaChunk chunk(at.walk, number * kChunk, kChunk);
       FragmentA<T> left[kOwn / 16];
@@ -170,11 +167,11 @@ void launch_delta_scan(const GatedDeltaRuleProblem& p, const GatedDeltaRuleGpuPl
     if (outputs && !plan.piece.split) {
       DeltaSegments walk = all;
       walk.count = 1;
-      if (!plan.key_pair) {
-        std::swap(walk.tokens, walk.passed_tokens);
+      if (plan.warp_groups) {
+        std::swap(walk.tokens, walk.stop_tokens);
         return launch_scan(walking(walk), true, plan.scan);
       }
-      // Where two groups share the keys there are no registers for boundaries on the way.
+      // The other kernels have no registers for boundaries on the way.
       for (; walk.first < all.count; ++walk.first) launch_scan(walking(walk), true, plan.scan);
       return;
     }

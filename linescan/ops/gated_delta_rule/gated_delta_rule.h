@@ -57,8 +57,9 @@ struct GatedDeltaRuleProblem {
   TensorView o;            // T [batch, length, value_heads, V]
   TensorView final_state;  // P, the shape of initial_state; may be the memory of initial_state
 
-  // GPUs, optional: float32 [gpu_kept_states(size, packed, gpu_piece(size, packed))], contiguous; filled by a forward pass in
-  // chunks and read by the backward pass, which then needs less memory and finds states side by side.
+  // GPUs, optional: float32 [gpu_kept_states(size, packed, gpu_piece(size, packed))], contiguous, at a multiple of 16 bytes; filled
+  // by a forward pass in chunks and read by the backward pass, which then needs less memory, finds states side by side, and does
+  // not make records again where these are kept.
   TensorView states;
 };
 

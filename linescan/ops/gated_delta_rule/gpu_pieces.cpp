@@ -16,7 +16,7 @@ constexpr int64_t kSmallWorkspace = int64_t{64} << 20;
 constexpr int64_t kFewestSegmentTokens = 640, kMostSegments = 8;
 // Records are kept if what a pass and its gradients leave behind, its workspace and they are no more than so many times v, where
 // K is V.
-constexpr double kLargestPass = 6;
+constexpr double kMostOfValues = 6;
 // Blocks that a GPU works on at once: that of the larger ones. Pieces should not add waves of them.
 constexpr int64_t kBlocksAtOnce = 132;
 
@@ -107,20 +107,15 @@ int64_t wanted_pieces(const GatedDeltaRuleSize& size) {
   return std::clamp<int64_t>(worth, 1, std::max<int64_t>(wanted, 1));
 }
 
-// Whether the records of all chunks have room, beside what else a piece of a backward pass needs. A piece's are to be neighbours,
-// and no device may cut chunks differently.
-bool keeps_records(const GatedDeltaRuleSize& size, const GatedDeltaRulePiece& piece) {
-  const bool neighbours = piece.batch == 1 || piece.tokens == size.length;
-  if (piece.split || !neighbours || size.length < DeltaLayout::kPanel ||
-      delta_padded_keys(size.K) == DeltaLayout::kPairKeys)
-    return false;
+// Whether the records of all chunks have room, beside what else a piece of a backward pass needs.
+bool have_room(const GatedDeltaRuleSize& size, const GatedDeltaRulePiece& piece) {
   const TokenBytes bytes = token_bytes(size);
   const auto all = static_cast<double>(size.batch * size.length),
              at_once = static_cast<double>(piece.batch * piece.tokens),
              values = static_cast<double>(size.value_heads * (size.K + size.V) / 2 *
                                           size_of(size.dtype));
   return all * (bytes.results + bytes.records) + at_once * bytes.others <=
-         kLargestPass * all * values;
+         kMostOfValues * all * values;
 }
 
 // The most parts, of so many at most, whose blocks come in hardly more waves than those of the whole.
@@ -176,7 +171,18 @@ GatedDeltaRulePiece gpu_piece(const GatedDeltaRuleSize& size, bool packed) {
   // So that a piece starts where a segment does.
   if (cuts > 1) piece.tokens = round_up(piece.tokens, piece.segment);
   piece.split = cost.pays(usual_segments(size, piece));
-  piece.keeps_records = keeps_records(size, piece);
+  const auto keeps = [&](const GatedDeltaRulePiece& piece) {
+    return may_keep_records(size, packed, piece) && have_room(size, piece);
+  };
+  // Fewer sequences at once, but whole ones, if their records can be kept then and blocks come in hardly more waves.
+  if (const int64_t whole = piece.batch * piece.tokens / size.length;
+      whole > 0 && whole < piece.batch) {
+    GatedDeltaRulePiece other = {whole, size.length, segment_tokens(size, whole, size.length)};
+    const int64_t count = ceil_div(size.batch, whole);
+    other.keeps_records = !piece.split && keeps(other);
+    if (other.keeps_records && most_parts(size.batch, blocks, count) == count) return other;
+  }
+  piece.keeps_records = keeps(piece);
   return piece;
 }
 
@@ -186,6 +192,13 @@ int64_t gpu_kept_states(const GatedDeltaRuleSize& size, bool packed,
   const int64_t heads = size.batch * size.value_heads, keys = delta_padded_keys(size.K);
   return gpu_kept_records(size, piece) + (segments - 1) * heads * size.K * size.V +
          (piece.split ? std::max<int64_t>(segments - 2, 0) * heads * keys * keys : 0);
+}
+
+bool may_keep_records(const GatedDeltaRuleSize& size, bool packed,
+                      const GatedDeltaRulePiece& piece) {
+  const bool neighbours = piece.batch == 1 || piece.tokens == size.length;
+  return !packed && !piece.split && neighbours && size.length >= DeltaLayout::kPanel &&
+         delta_padded_keys(size.K) != DeltaLayout::kPairKeys;
 }
 
 int64_t gpu_kept_records(const GatedDeltaRuleSize& size, const GatedDeltaRulePiece& piece) {

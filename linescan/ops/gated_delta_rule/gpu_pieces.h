@@ -23,8 +23,8 @@ int64_t delta_usual_length(const GatedDeltaRuleSize& size);
 struct GatedDeltaRulePiece {
   int64_t batch = 0, tokens = 0, segment = 0;
   bool split = false;
-  // The forward pass keeps the records of chunks, too: a backward pass does not make them again. They are as large as states
-  // are with 64 keys.
+  // The forward pass keeps the records of chunks, too: a backward pass does not make them again. They are 18 KiB a chunk of 64
+  // tokens and value head, in half types.
   bool keeps_records = false;
 
   bool operator==(const GatedDeltaRulePiece&) const = default;
@@ -40,6 +40,10 @@ GatedDeltaRulePiece gpu_piece(const GatedDeltaRuleSize& size, bool packed);
 // batch, value_heads, K, V].
 int64_t gpu_kept_states(const GatedDeltaRuleSize& size, bool packed,
                         const GatedDeltaRulePiece& piece);
+// Whether records may be kept: those of a piece are neighbours, all devices cut chunks alike, and the forward pass has chunks
+// (below 64 tokens mode auto may not).
+bool may_keep_records(const GatedDeltaRuleSize& size, bool packed,
+                      const GatedDeltaRulePiece& piece);
 // The first of these numbers.
 int64_t gpu_kept_records(const GatedDeltaRuleSize& size, const GatedDeltaRulePiece& piece);
 

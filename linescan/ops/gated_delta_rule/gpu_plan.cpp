@@ -192,7 +192,7 @@ void plan_gradients(GatedDeltaRuleGpuPlan& plan, const GatedDeltaRuleSize& size,
 
 // Chunk by chunk.
 void plan_chunks(GatedDeltaRuleGpuPlan& plan, const GatedDeltaRuleSize& size, bool packed,
-                 const DeltaLayout& layout, int64_t heads, bool keeps_records, const Gpu& gpu,
+                 const DeltaLayout& layout, int64_t heads, bool have_place, const Gpu& gpu,
                  Parts& parts) {
   if (size.sequences > 0)
     plan.chunks = packed ? size.length / plan.chunk + size.sequences
@@ -210,7 +210,7 @@ void plan_chunks(GatedDeltaRuleGpuPlan& plan, const GatedDeltaRuleSize& size, bo
   const ScanBlocks scan{plan, layout, heads};
   plan.scan = scan.launch(plan.pass == Pass::kForward, plan.stages);
   plan.record_bytes = layout.record_bytes();
-  if (!keeps_records) plan.records_at = parts.reserve(value_units * plan.record_bytes);
+  if (!have_place) plan.records_at = parts.reserve(value_units * plan.record_bytes);
   expect_shared("records", plan.records, size, gpu);
   expect_shared("scan", plan.scan, size, gpu);
   if (plan.pass == Pass::kForward) return;
@@ -228,9 +228,9 @@ void plan_chunks(GatedDeltaRuleGpuPlan& plan, const GatedDeltaRuleSize& size, bo
 }
 
 // All at once, a problem or a piece of it, whose sequences, or segments of them, are so many walks side by side.
-// `keeps_records`: there is a place for them already.
+// `have_place`: records, outside of the workspace.
 GatedDeltaRuleGpuPlan plan_piece(const GatedDeltaRuleSize& size, bool packed, Pass pass,
-                                 const Gpu& gpu, int64_t walks, bool keeps_records) {
+                                 const Gpu& gpu, int64_t walks, bool have_place) {
   GatedDeltaRuleGpuPlan plan;
   plan.pass = pass;
   const int64_t number = size_of(size.dtype), sequences = size.sequences;
@@ -260,9 +260,13 @@ GatedDeltaRuleGpuPlan plan_piece(const GatedDeltaRuleSize& size, bool packed, Pa
   else if (walks_whole_sequences(size, pass, gpu))
     plan_whole_sequences(plan, size, packed, gpu, parts);
   else
-    plan_chunks(plan, size, packed, layout, heads, keeps_records, gpu, parts);
+    plan_chunks(plan, size, packed, layout, heads, have_place, gpu, parts);
   plan.workspace_bytes = parts.end;
   return plan;
+}
+
+int64_t bytes_kept(const GatedDeltaRuleSize& size, bool packed, const GatedDeltaRulePiece& piece) {
+  return gpu_kept_states(size, packed, piece) * int64_t{sizeof(float)};
 }
 
 }  // namespace
@@ -273,15 +277,20 @@ GatedDeltaRuleGpuPlan plan(const GatedDeltaRuleSize& size, bool packed, Pass pas
     piece.split = piece.split && delta_split_pays(size, piece, gpu.multiprocessors);
   else if (pass == Pass::kForward && size.mode != GatedDeltaRuleMode::kRecurrent)
     piece = delta_best_split(size, gpu.multiprocessors);
-  return plan(size, packed, pass, gpu, piece);
+  GatedDeltaRuleGpuPlan made = plan(size, packed, pass, gpu, piece);
+  // Whatever the device makes of it, there is room for what the problem asks for.
+  if (size.kept_states) made.kept_bytes = bytes_kept(size, packed, gpu_piece(size, packed));
+  return made;
 }
 
 GatedDeltaRuleGpuPlan plan(const GatedDeltaRuleSize& size, bool packed, Pass pass, const Gpu& gpu,
                            GatedDeltaRulePiece piece) {
   const bool forward = pass == Pass::kForward;
+  const int64_t kept_bytes = size.kept_states ? bytes_kept(size, packed, piece) : 0;
   if (packed && size.sequences == 0) piece.split = false;
   const bool has_segments = size.kept_states || (forward && piece.split);
-  piece.keeps_records = piece.keeps_records && size.kept_states;
+  piece.keeps_records =
+      piece.keeps_records && size.kept_states && may_keep_records(size, packed, piece);
   if (!has_segments || (packed && !piece.split)) piece = {piece.batch, size.length, size.length};
   GatedDeltaRuleSize part = size;  // what is done at once
   if (!forward && !packed) {
@@ -293,13 +302,14 @@ GatedDeltaRuleGpuPlan plan(const GatedDeltaRuleSize& size, bool packed, Pass pas
   GatedDeltaRuleGpuPlan plan = plan_piece(
       part, packed, pass, gpu, items * (piece.split ? segments : 1), piece.keeps_records);
   plan.piece = piece;
-  if (size.kept_states) plan.kept_bytes = 4 * gpu_kept_states(size, packed, piece);
+  plan.kept_bytes = kept_bytes;
   plan.kept_step = size.batch * size.value_heads * size.K * size.V;
   plan.transition_step = size.batch * size.value_heads * plan.padded_keys * plan.padded_keys;
   if (plan.whole_sequences || plan.mode == GatedDeltaRuleMode::kRecurrent) {
     plan.piece.split = false;
     return plan;
   }
+  if (!forward && piece.keeps_records) plan.records = {};  // nobody makes them
   Parts parts{plan.workspace_bytes};
   const int64_t heads = part.sequences * size.value_heads;
   if (piece.split && segments > 1) {
@@ -370,7 +380,7 @@ std::string to_string(const GatedDeltaRuleGpuPlan& plan) {
         "  loads           {} warps, {} stages\n",
         plan.chunk, plan.padded_keys, 16 * plan.column_warps, plan.key_warps, plan.loader_warps,
         plan.stages);
-    if (plan.pass == Pass::kBackward && plan.piece.keeps_records)
+    if (plan.records.grid == 0 && plan.piece.keeps_records)
       text += "  records         kept by the forward pass\n";
     else
       add("records", plan.records);

@@ -28,7 +28,7 @@ struct GatedDeltaRuleGpuPlan {
   GatedDeltaRuleMode mode = GatedDeltaRuleMode::kChunk;  // never kAuto
 
   int64_t chunk = 0, padded_keys = 0, padded_values = 0;
-  int64_t record_bytes = 0;
+  int64_t record_bytes = 0;  // of a chunk and value head
   int64_t chunks = 0;  // records; packed sequences count one more each, whether they need it or not
   int64_t column_warps = 0;      // of a scan's block: warps side by side along V, 16 columns each
                                  // (recurrent: one of 32)

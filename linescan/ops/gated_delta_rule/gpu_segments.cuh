@@ -34,10 +34,11 @@ struct DeltaStretch {
 struct DeltaSegments {
   DeltaSegmentsAre are = DeltaSegmentsAre::kInTurn;
   DeltaSegmentsTaken taken = DeltaSegmentsTaken::kAll;
-  int64_t tokens = 0;            // of one, a multiple of a chunk's; 0: whole sequences
-  int64_t passed_tokens = 0;     // the same of those that walks of whole sequences pass
-  int64_t first = 0, count = 1;  // numbers, of every batch item
-  DeltaStates boundaries = {};   // behind segment 0
+  int64_t tokens = 0;  // of one, a multiple of a chunk's; 0: whole sequences
+  int64_t stop_tokens =
+      0;  // walks of whole sequences leave their state every so many; 0: at the end alone
+  int64_t first = 0, count = 1;                    // numbers, of every batch item
+  DeltaStates boundaries = {};                     // behind segment 0
   DeltaStates transitions = {}, turned = {};       // of segment 1; null: not there
   int64_t boundary_step = 0, transition_step = 0;  // numbers from one to the next
 
@@ -120,7 +121,7 @@ template <int kChunk>
 class DeltaStops {
  public:
   __device__ __forceinline__ explicit DeltaStops(const DeltaSegments& segments)
-      : segments_(segments), next_(segments.passed_tokens > 0 ? step() : -1) {}
+      : segments_(segments), next_(segments.stop_tokens > 0 ? step() : -1) {}
 
   // Whether a boundary lies behind so many chunks.
   __device__ __forceinline__ bool is_at(int64_t chunks) const { return chunks == next_; }
@@ -135,7 +136,7 @@ class DeltaStops {
   const DeltaSegments& segments_;
   int64_t next_;
 
-  __device__ __forceinline__ int64_t step() const { return segments_.passed_tokens / kChunk; }
+  __device__ __forceinline__ int64_t step() const { return segments_.stop_tokens / kChunk; }
 };
 
 // Some of the segments. Which ones these are of packed sequences only the device knows; of others there are fewer walks.

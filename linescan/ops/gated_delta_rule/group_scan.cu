@@ -201,8 +201,8 @@ void launch_delta_group_scan(const DeltaScanArgs<T>& args, bool outputs, int64_t
                              const LaunchShape& shape, GpuStream stream) {
   const auto kernel_of = [&]<int kKeys>() {
     if (!outputs) return group_scan_kernel<T, kKeys, false, false>;
-    return args.segments.passed_tokens > 0 ? group_scan_kernel<T, kKeys, true, true>
-                                           : group_scan_kernel<T, kKeys, true, false>;
+    return args.segments.stop_tokens > 0 ? group_scan_kernel<T, kKeys, true, true>
+                                         : group_scan_kernel<T, kKeys, true, false>;
   };
   const auto kernel = padded_keys == 64 ? kernel_of.template operator()<64>()
                                         : kernel_of.template operator()<128>();

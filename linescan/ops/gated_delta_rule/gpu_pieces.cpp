@@ -112,8 +112,9 @@ bool have_room(const GatedDeltaRuleSize& size, const GatedDeltaRulePiece& piece)
   const TokenBytes bytes = token_bytes(size);
   const auto all = static_cast<double>(size.batch * size.length),
              at_once = static_cast<double>(piece.batch * piece.tokens),
-             values = static_cast<double>(size.value_heads * (size.K + size.V) / 2 *
-                                          size_of(size.dtype));
+             values =
+                 static_cast<double>(size.value_heads * (size.K + size.V) * size_of(size.dtype)) /
+                 2;
   return all * (bytes.results + bytes.records) + at_once * bytes.others <=
          kMostOfValues * all * values;
 }

@@ -140,9 +140,9 @@ void check(const GatedDeltaRuleProblem& p) {
     const int64_t kept = gpu_kept_states(size, p.packed, gpu_piece(size, p.packed));
     expect_shape(kName, "states", p.states, {kept}, "[kept]");
     expect_dtype(kName, "states", p.states, DType::kFloat32, "always");
-    if (reinterpret_cast<std::uintptr_t>(p.states.data) % 16 != 0)
-      throw_error<InvalidArgument>("{}: states is at an address that is no multiple of 16 bytes",
-                                   kName);
+    if (const auto beyond = reinterpret_cast<std::uintptr_t>(p.states.data) % 16; beyond != 0)
+      throw_error<InvalidArgument>(
+          "{}: states starts {} bytes behind a multiple of 16, expected at one", kName, beyond);
   }
 }
 

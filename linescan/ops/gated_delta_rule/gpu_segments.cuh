@@ -34,9 +34,8 @@ struct DeltaStretch {
 struct DeltaSegments {
   DeltaSegmentsAre are = DeltaSegmentsAre::kInTurn;
   DeltaSegmentsTaken taken = DeltaSegmentsTaken::kAll;
-  int64_t tokens = 0;  // of one, a multiple of a chunk's; 0: whole sequences
-  int64_t stop_tokens =
-      0;  // walks of whole sequences leave their state every so many; 0: at the end alone
+  int64_t tokens = 0;       // of one, a multiple of a chunk's; 0: whole sequences
+  int64_t stop_tokens = 0;  // of walks of whole sequences, between states left on the way; 0: none
   int64_t first = 0, count = 1;                    // numbers, of every batch item
   DeltaStates boundaries = {};                     // behind segment 0
   DeltaStates transitions = {}, turned = {};       // of segment 1; null: not there

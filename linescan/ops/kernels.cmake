@@ -15,6 +15,7 @@ set(LINESCAN_KERNELS
   ops/gated_delta_rule/group_pair_scan.cu
   ops/gated_delta_rule/group_reverse_scan.cu
   ops/gated_delta_rule/group_scan.cu
+  ops/gated_delta_rule/group_wide_scan.cu
   ops/gated_delta_rule/passes.cu
   ops/gated_delta_rule/recurrence.cu
   ops/gated_delta_rule/reverse_scan.cu

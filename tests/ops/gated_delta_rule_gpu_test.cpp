@@ -2,8 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
+#include <vector>
 
 #include "linescan/base/error.h"
 #include "linescan/ops/gated_delta_rule/gpu_layout.h"
@@ -53,14 +56,43 @@ TEST_P(GatedDeltaRuleAmpereGpu, AgreesWithReference) {
   expect_passed(sample.judge(gated_delta_rule_gpu_bound(c.dtype)));
 }
 
-// Many sequences with small heads, or so few multiprocessors that any number is many.
+// Any number of heads is many for it.
+Gpu small_gpu() {
+  Gpu gpu = test_gpu();
+  gpu.multiprocessors = 1;
+  return gpu;
+}
+
+// Scans of warp groups with 128 columns of V a block, with states at boundaries on the way, and without.
+class GatedDeltaRuleWideGpu : public GatedDeltaRuleGpu {};
+
+TEST_P(GatedDeltaRuleWideGpu, AgreesWithReference) {
+  Case c = GetParam();
+  c.mode = Mode::kChunk;
+  GatedDeltaRuleSample wide(c), narrow(c);
+  const GatedDeltaRuleSize size = size_of(wide.problem);
+  EXPECT_TRUE(plan(size, wide.problem.packed, Pass::kForward, small_gpu()).wide_scan);
+  EXPECT_FALSE(plan(size, wide.problem.packed, Pass::kForward, test_gpu()).wide_scan);
+  run(narrow);
+  const auto expect_same = [&] {
+    EXPECT_EQ(wide.o.bytes(), narrow.o.bytes());
+    EXPECT_EQ(wide.final_state.bytes(), narrow.final_state.bytes());
+  };
+  for (const int filling : {0xFF, 1}) {
+    run(wide, filling, small_gpu());
+    expect_passed(wide.judge(gated_delta_rule_gpu_bound(c.dtype)));
+    expect_same();
+  }
+  if (wide.problem.packed) return;
+  run(wide, 0xFF, small_gpu(),
+      {.largest_grid = 1, .piece = {c.batch, std::min<int64_t>(c.length, 128), 64}});
+  expect_passed(wide.judge(gated_delta_rule_gpu_bound(c.dtype)));
+  expect_same();
+}
+
+// Many sequences with small heads.
 class GatedDeltaRuleSequencesGpu : public GatedDeltaRuleGpu {
  protected:
-  static Gpu small_gpu() {
-    Gpu gpu = test_gpu();
-    gpu.multiprocessors = 1;
-    return gpu;
-  }
 };
 
 TEST_P(GatedDeltaRuleSequencesGpu, AgreeWithReference) {
@@ -242,6 +274,19 @@ const Case kWarpGroupCases[] = {
          .gate = true}};
 INSTANTIATE_TEST_SUITE_P(WarpGroups, GatedDeltaRuleGpu, ::testing::ValuesIn(kWarpGroupCases));
 INSTANTIATE_TEST_SUITE_P(WarpGroups, GatedDeltaRuleAmpereGpu, ::testing::ValuesIn(kWarpGroupCases));
+std::vector<Case> wide_cases() {
+  std::vector<Case> cases;
+  std::ranges::copy_if(kWarpGroupCases, std::back_inserter(cases),
+                       [](const Case& c) { return c.V > DeltaLayout::kPanel; });
+  Case many = cases.front();  // two parts of V, the second one half empty
+  many.value_heads = 2;
+  many.length = 200;
+  many.K = 128;
+  many.V = 192;
+  cases.push_back(many);
+  return cases;
+}
+INSTANTIATE_TEST_SUITE_P(WarpGroups, GatedDeltaRuleWideGpu, ::testing::ValuesIn(wide_cases()));
 
 // Scans whose two warp groups share the keys, gradients for half of the keys after the other; an odd number of value
 // heads a head, so that the record's rows change places with the halves.
@@ -468,14 +513,12 @@ TEST(GatedDeltaRuleGpuOperator, GateOfMinusInfinityForgets) {
   recurrent.mode = Mode::kRecurrent;
   half.dtype = kBf16;
   half.batch = 4;  // whole sequences
-  Gpu one_multiprocessor = test_gpu();
-  one_multiprocessor.multiprocessors = 1;
   for (const Case& c : {small, recurrent, half}) {
     GatedDeltaRuleSample infinite(c), strong(c);
     infinite.g.set(0, 21, 0, 0, -std::numeric_limits<double>::infinity());
     strong.g.set(0, 21, 0, 0, -1e4);
-    run(infinite, 0xFF, one_multiprocessor);
-    run(strong, 0xFF, one_multiprocessor);
+    run(infinite, 0xFF, small_gpu());
+    run(strong, 0xFF, small_gpu());
     for (const auto& [a, b] : {std::pair{&infinite.o, &strong.o},
                                {&infinite.final_state, &strong.final_state},
                                {&infinite.gk, &strong.gk},

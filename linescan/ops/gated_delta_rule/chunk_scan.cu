@@ -144,6 +144,8 @@ void launch_delta_scan(const GatedDeltaRuleProblem& p, const GatedDeltaRuleGpuPl
       if constexpr (sizeof(T) == 2) {
         if (plan.key_pair)
           return launch_delta_group_pair_scan(args, outputs, shape_of(shape), stream);
+        if (plan.wide_scan)
+          return launch_delta_group_wide_scan(args, kKeys, shape_of(shape), stream);
         if (plan.warp_groups)
           return launch_delta_group_scan(args, outputs, kKeys, shape_of(shape), stream);
       }

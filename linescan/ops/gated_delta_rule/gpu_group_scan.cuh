@@ -3,8 +3,8 @@
 //
 // A block carries S^T of 64 columns of V, [64, K], in the registers of one warp group, 16 columns a warp. What that group
 // puts on a desk in shared memory, states and corrections, the last group of the block stores, who also loads, some chunks
-// ahead; in a forward pass a group between them makes outputs of it first. (With more keys two groups carry S^T, and load
-// themselves: gpu_group_pair.cuh.)
+// ahead; in a forward pass a group between them makes outputs of it first. (Where heads are many a block has two such groups
+// and 128 columns: group_wide_scan.cu. With more keys two groups carry S^T, and load themselves: gpu_group_pair.cuh.)
 #pragma once
 
 #include "linescan/ops/gated_delta_rule/gpu_group_operands.cuh"
@@ -15,12 +15,13 @@ namespace linescan {
 inline constexpr int kGroup = DeltaLayout::kGroupScanThreads / 2;
 
 // A chunk in shared memory. kOutputs: with q and P.
-template <typename T, int kKeys, bool kOutputs>
+template <typename T, int kKeys, bool kOutputs, int kOfValues = 64>
 struct GroupScanTiles : DeltaSizes<T, kKeys, kKeys == DeltaLayout::kPairKeys> {
   using Sizes = DeltaSizes<T, kKeys, kKeys == DeltaLayout::kPairKeys>;
   using Sizes::kChunk, Sizes::kLayout;
   static constexpr bool kWithQueries = kOutputs;
-  static constexpr int64_t kStageBytes = kLayout.group_scan_stage_bytes(kOutputs);
+  static constexpr int kValues = kOfValues;
+  static constexpr int64_t kStageBytes = kLayout.group_scan_stage_bytes(kOutputs, kValues);
   static_assert(kChunk == 64);
 
   Panels<T> k, q, A, P, v;
@@ -37,7 +38,7 @@ struct GroupScanTiles : DeltaSizes<T, kKeys, kKeys == DeltaLayout::kPairKeys> {
     q = kOutputs ? take(kKeys) : k;
     A = take(kChunk);
     P = kOutputs ? take(kChunk) : A;
-    v = take(kChunk);
+    v = take(kValues);
     rows = reinterpret_cast<float*>(next);
   }
   // Of the two neighbouring tokens that stand at fragment_k(q, 2 half) of an operand of depth 16 t.
@@ -123,10 +124,11 @@ struct GroupScanSource {
                                         int stage) const {
     constexpr int kChunk = Tiles::kChunk;
     constexpr int kPanels = Tiles::kLayout.keys / 64, kPanelBytes = kChunk * 64 * 2;
+    constexpr int kValuePanels = Tiles::kValues / 64;
     constexpr int kOfEach = Tiles::kWithQueries ? 2 : 1;  // k and q, A and P
     const int thread = threadIdx.x % kGroup;
     const bool boxed = are_boxes<kChunk>(number, boxes);
-    const int in_boxes = boxed ? kOfEach * kPanels + (v ? 1 : 0) : 0;
+    const int in_boxes = boxed ? kOfEach * kPanels + (v ? kValuePanels : 0) : 0;
     arrivals.expect(thread, stage, (kOfEach + in_boxes) * kPanelBytes);
     const T* const squares = record(number);
     arrivals.copy(thread, stage, to.A.data, squares, kPanelBytes);
@@ -137,7 +139,8 @@ struct GroupScanSource {
       if (thread == 0) {
         const unsigned barrier = arrivals.barrier(stage);
         BoxPlace at = place<kChunk>(number);
-        if (v) fetch_box(boxes.v, at, to.v.data, barrier);
+        for (int panel = 0; v && panel < kValuePanels; ++panel, at.number += 64)
+          fetch_box(boxes.v, at, to.v.data + panel * kChunk * 64, barrier);
         at.head = key_head;
         at.number = 0;
         for (int panel = 0; panel < kPanels; ++panel, at.number += 64) {
@@ -146,7 +149,7 @@ struct GroupScanSource {
             fetch_box(boxes.q, at, to.q.data + panel * kChunk * 64, barrier);
         }
       }
-      if (!v) load_panels<kChunk, kGroup>(thread, to.v, v, 0, 0, columns, v_vectors);
+      if (!v) load_panels<Tiles::kValues, kGroup>(thread, to.v, v, 0, 0, columns, v_vectors);
     } else {
       fetch_tokens<kGroup>(to, number);
     }
@@ -184,8 +187,8 @@ struct GroupScanSource {
     const int64_t token = number * kChunk;
     const int tokens = static_cast<int>(min(int64_t{kChunk}, walk.length - token));
     load_panels<kKeys, kThreads>(thread, to.k, k + token * k_step, k_step, tokens, keys, vectors);
-    load_panels<kChunk, kThreads>(thread, to.v, v + (v ? token * v_step : 0), v_step,
-                                  v ? tokens : 0, columns, v_vectors);
+    load_panels<Tiles::kValues, kThreads>(thread, to.v, v + (v ? token * v_step : 0), v_step,
+                                          v ? tokens : 0, columns, v_vectors);
     if constexpr (Tiles::kWithQueries)
       load_panels<kKeys, kThreads>(thread, to.q, q + token * q_step, q_step, tokens, keys, vectors);
   }
@@ -215,8 +218,9 @@ struct GroupDesk {
 };
 
 // The turns of the block's groups for one item, whose chunks are counted from 0 in the order of the walk. kUsers groups
-// use a stage: the one that carries states, and perhaps one that makes outputs of what that one puts on the desk.
-template <int kUsers>
+// use a stage: the one that carries states, and perhaps one that makes outputs of what that one puts on the desk. Without a
+// desk: what a chunk leaves stands in its stage.
+template <int kUsers, bool kDesk = true>
 class GroupTurns {
  public:
   __device__ __forceinline__ GroupTurns(int stages, uint64_t* arrivals)
@@ -224,7 +228,7 @@ class GroupTurns {
   // By one thread; then the block meets.
   __device__ __forceinline__ void begin() const { arrivals_.begin(); }
 
-  // The group that moves data. fill(stage, i, arrivals) starts chunk i's copies; send(i) stores what it left.
+  // The group that moves data. fill(stage, i, arrivals) starts chunk i's copies; send(stage, i) stores what it left.
   template <class Fill, class Send>
   __device__ __forceinline__ void move(int64_t chunks, const Fill& fill, const Send& send) {
     const auto next = [&](int stage) { return stage + 1 == stages_ ? 0 : stage + 1; };
@@ -258,6 +262,7 @@ class GroupTurns {
   }
   // After an item; no barrier is left half met.
   __device__ __forceinline__ void close(int64_t chunks) {
+    static_assert(kDesk);
     for (int64_t i = max(int64_t{0}, chunks - 2); i < chunks; ++i)
       barrier_wait(kSent + i % 2, 2 * kGroup);
     restart();
@@ -289,8 +294,11 @@ class GroupTurns {
   template <class Send>
   __device__ __forceinline__ void finish(int stage, int64_t i, const Send& send) const {
     barrier_wait(kEmpty + stage, (kUsers + 1) * kGroup);
-    send(i);
-    barrier_arrive(kSent + i % 2, 2 * kGroup);
+    send(stage, i);
+    if constexpr (kDesk)
+      barrier_arrive(kSent + i % 2, 2 * kGroup);
+    else
+      barrier_wait(kSent, kGroup);  // the stage can be filled
   }
 };
 
@@ -320,6 +328,41 @@ __device__ __forceinline__ void send_rows(T* to, int64_t step, int rows, int col
     if (row < rows && column < columns) to[row * step + column] = *panels.at(row, column);
   }
 }
+// Where the outputs of an item's chunks go.
+template <typename T>
+struct GroupScanOutputs {
+  T* first;  // the first token's row
+  int64_t step;
+  int columns;
+  bool vectors;
+
+  template <class Item>
+  __device__ __forceinline__ GroupScanOutputs(const DeltaScanArgs<T>& args, const Item& at)
+      : columns(args.in.V - at.first_column), vectors(args.vectors) {
+    const DeltaChunk start(at.walk, 0, 1);
+    first = args.o.data ? start.rows(args.o, at.head) + at.first_column : nullptr;
+    step = start.row_step(args.o);
+  }
+  // By the group that moves data: panels [64, kValues], which are published.
+  template <int kValues>
+  __device__ __forceinline__ void send(int64_t number, const Panels<T>& panels,
+                                       const GroupScanSource<T>& source,
+                                       const GroupScanBoxes& boxes) const {
+    constexpr int kChunk = 64;
+    if (source.template are_boxes<kChunk>(number, boxes)) {
+      if (threadIdx.x % kGroup != 32) return;  // another warp than the one that fetches
+      BoxPlace at = source.template place<kChunk>(number);
+      for (int panel = 0; panel < kValues / 64; ++panel, at.number += 64)
+        store_box(boxes.o, at, panels.data + panel * kChunk * 64);
+      wait_sent();
+    } else {
+      const int64_t token = number * kChunk;
+      send_rows<kValues>(first + token * step, step,
+                         static_cast<int>(min(int64_t{kChunk}, source.walk.length - token)),
+                         columns, vectors, panels);
+    }
+  }
+};
 // to <- panels [64, 64 kPanels] as they lie in shared memory, by a group.
 template <int kPanels, typename T>
 __device__ __forceinline__ void send_panels(T* to, const Panels<T>& panels) {
@@ -367,10 +410,24 @@ struct GroupScanWorkspace {
   }
 };
 
+// work(at) for all that a block works on.
+template <int kKeys, class Args, class Work>
+__device__ __forceinline__ void for_each_scan_item(const Args& args, const Work& work) {
+  for (int64_t item = blockIdx.x; item < args.cut.items; item += gridDim.x) {
+    const DeltaScanItem<64> at(item, args.cut, args.sequences, args.segments, args.in.value_heads,
+                               args.in.V, kKeys);
+    if (at.exists) work(at);
+  }
+}
+
 // For BFloat16 and Float16, 64 and 128 keys.
 template <typename T>
 void launch_delta_group_scan(const DeltaScanArgs<T>& args, bool outputs, int64_t padded_keys,
                              const LaunchShape& shape, GpuStream stream);
+// Outputs, for blocks of 128 columns of V.
+template <typename T>
+void launch_delta_group_wide_scan(const DeltaScanArgs<T>& args, int64_t padded_keys,
+                                  const LaunchShape& shape, GpuStream stream);
 template <typename T>
 void launch_delta_group_reverse_scan(const DeltaReverseScanArgs<T>& args, int64_t padded_keys,
                                      const LaunchShape& shape, GpuStream stream);

@@ -139,14 +139,19 @@ struct DeltaLayout {
   // Scans of warp groups: one that carries the states of 64 columns of V, one that moves data, and between them, in a forward
   // pass, one that computes outputs. A stage is k, q, A, P, v and the record's rows; behind the stages is what two chunks
   // leave, states and tokens, and where copies arrive.
+  // Wide ones: two groups carry the states of 128 columns, and leave outputs where v was.
   static constexpr int kGroupScanThreads = 256, kGroupOutputThreads = 384;
   static constexpr int kMostGroupScanStages = 3;
-  constexpr int64_t group_scan_stage_bytes(bool outputs) const {
-    return ((outputs ? 2 : 1) * (keys / kPanel + 1) + 1) * group_panel_bytes() + rows_bytes();
+  constexpr int64_t group_scan_stage_bytes(bool outputs, int values = kPanel) const {
+    return ((outputs ? 2 : 1) * (keys / kPanel + 1) + values / kPanel) * group_panel_bytes() +
+           rows_bytes();
   }
   constexpr int64_t group_scan_bytes(int stages, bool outputs) const {
     return stages * group_scan_stage_bytes(outputs) +
            2 * (keys / kPanel + 1) * group_panel_bytes() + 8 * kMostGroupScanStages;
+  }
+  constexpr int64_t wide_scan_bytes(int stages) const {
+    return stages * group_scan_stage_bytes(true, 2 * kPanel) + 8 * kMostGroupScanStages;
   }
 
   // Whole sequences by single warps, for half types: tiles of k, v, q, in a backward pass also go, and what is kept of a

@@ -25,6 +25,9 @@ constexpr int64_t kManyKeys = 256, kManyKeysWarps = 4;
 // Of a warp group's 64 columns of V at least more than this should be used.
 constexpr int64_t kFewValues = 32;
 
+// A scan's block of 128 columns takes this much longer than one of 64.
+constexpr double kWideBlock = 1.25;
+
 // Warps that walk whole sequences should be at least as many on a multiprocessor; of a backward pass so many
 // blocks work there at once.
 constexpr int64_t kWalkingWarps = 4;
@@ -124,6 +127,7 @@ struct ScanBlocks {
                                 ? DeltaLayout::kGroupScanThreads
                                 : 32 * (plan.column_warps * plan.key_warps + plan.loader_warps);
     const int64_t bytes = plan.key_pair      ? layout.pair_scan_bytes(outputs)
+                          : plan.wide_scan   ? layout.wide_scan_bytes(count)
                           : plan.warp_groups ? layout.group_scan_bytes(count, outputs)
                                              : layout.scan_bytes(columns, count, outputs);
     return launch_of(heads * plan.column_parts, threads, bytes);
@@ -132,7 +136,7 @@ struct ScanBlocks {
 
 // Who carries which columns of the state, and how far ahead a block fetches.
 void choose_scan_block(GatedDeltaRuleGpuPlan& plan, const DeltaLayout& layout, int64_t heads,
-                       const Gpu& gpu) {
+                       bool split, const Gpu& gpu) {
   const ScanBlocks scan{plan, layout, heads};
   const int64_t values = plan.padded_values;
   if (plan.key_pair) {
@@ -142,8 +146,15 @@ void choose_scan_block(GatedDeltaRuleGpuPlan& plan, const DeltaLayout& layout, i
     return;
   }
   if (plan.warp_groups) {
-    plan.column_warps = plan.loader_warps = 4;
-    plan.column_parts = ceil_div(values, 64);
+    const auto waves = [&](int64_t width) {
+      return static_cast<double>(ceil_div(heads * ceil_div(values, width), gpu.multiprocessors));
+    };
+    plan.wide_scan = plan.pass == Pass::kForward && !split &&
+                     layout.wide_scan_bytes(2) <= gpu.shared_per_block &&
+                     kWideBlock * waves(128) < waves(64);
+    plan.column_warps = plan.wide_scan ? 8 : 4;
+    plan.loader_warps = 4;
+    plan.column_parts = ceil_div(values, 16 * plan.column_warps);
     plan.stages = 2;
     while (plan.stages < DeltaLayout::kMostGroupScanStages &&
            scan.launch(true, plan.stages + 1).shared_bytes <= gpu.shared_per_block)
@@ -192,8 +203,8 @@ void plan_gradients(GatedDeltaRuleGpuPlan& plan, const GatedDeltaRuleSize& size,
 
 // Chunk by chunk.
 void plan_chunks(GatedDeltaRuleGpuPlan& plan, const GatedDeltaRuleSize& size, bool packed,
-                 const DeltaLayout& layout, int64_t heads, bool have_place, const Gpu& gpu,
-                 Parts& parts) {
+                 const DeltaLayout& layout, int64_t heads, const GatedDeltaRulePiece& piece,
+                 const Gpu& gpu, Parts& parts) {
   if (size.sequences > 0)
     plan.chunks = packed ? size.length / plan.chunk + size.sequences
                          : size.sequences * ceil_div(size.length, plan.chunk);
@@ -206,11 +217,11 @@ void plan_chunks(GatedDeltaRuleGpuPlan& plan, const GatedDeltaRuleSize& size, bo
                      layout.group_gradients_bytes() <= gpu.shared_per_block;
   plan.padded_values =
       round_up(size.V, plan.warp_groups || plan.key_pair ? int64_t{DeltaLayout::kPanel} : 16);
-  choose_scan_block(plan, layout, heads, gpu);
+  choose_scan_block(plan, layout, heads, piece.split, gpu);
   const ScanBlocks scan{plan, layout, heads};
   plan.scan = scan.launch(plan.pass == Pass::kForward, plan.stages);
   plan.record_bytes = layout.record_bytes();
-  if (!have_place) plan.records_at = parts.reserve(value_units * plan.record_bytes);
+  if (!piece.keeps_records) plan.records_at = parts.reserve(value_units * plan.record_bytes);
   expect_shared("records", plan.records, size, gpu);
   expect_shared("scan", plan.scan, size, gpu);
   if (plan.pass == Pass::kForward) return;
@@ -228,9 +239,8 @@ void plan_chunks(GatedDeltaRuleGpuPlan& plan, const GatedDeltaRuleSize& size, bo
 }
 
 // All at once, a problem or a piece of it, whose sequences, or segments of them, are so many walks side by side.
-// `have_place`: records, outside of the workspace.
 GatedDeltaRuleGpuPlan plan_piece(const GatedDeltaRuleSize& size, bool packed, Pass pass,
-                                 const Gpu& gpu, int64_t walks, bool have_place) {
+                                 const Gpu& gpu, int64_t walks, const GatedDeltaRulePiece& piece) {
   GatedDeltaRuleGpuPlan plan;
   plan.pass = pass;
   const int64_t number = size_of(size.dtype), sequences = size.sequences;
@@ -260,7 +270,7 @@ GatedDeltaRuleGpuPlan plan_piece(const GatedDeltaRuleSize& size, bool packed, Pa
   else if (walks_whole_sequences(size, pass, gpu))
     plan_whole_sequences(plan, size, packed, gpu, parts);
   else
-    plan_chunks(plan, size, packed, layout, heads, have_place, gpu, parts);
+    plan_chunks(plan, size, packed, layout, heads, piece, gpu, parts);
   plan.workspace_bytes = parts.end;
   return plan;
 }
@@ -300,7 +310,7 @@ GatedDeltaRuleGpuPlan plan(const GatedDeltaRuleSize& size, bool packed, Pass pas
   const int64_t segments = delta_segment_count(part, packed, piece);
   const int64_t items = packed && piece.split ? 1 : part.sequences;  // that have so many segments
   GatedDeltaRuleGpuPlan plan = plan_piece(
-      part, packed, pass, gpu, items * (piece.split ? segments : 1), piece.keeps_records);
+      part, packed, pass, gpu, items * (piece.split ? segments : 1), piece);
   plan.piece = piece;
   plan.kept_bytes = kept_bytes;
   plan.kept_step = size.batch * size.value_heads * size.K * size.V;
@@ -337,7 +347,7 @@ GatedDeltaRuleGpuPlan plan(const GatedDeltaRuleSize& size, bool packed, Pass pas
         parts_of(size.batch, piece.batch) * parts_of(size.length, piece.tokens), 1);
   if (plan.pieces > 1) {
     const GatedDeltaRuleGpuPlan whole =
-        plan_piece(size, packed, pass, gpu, size.sequences, piece.keeps_records);
+        plan_piece(size, packed, pass, gpu, size.sequences, piece);
     plan.bytes = whole.bytes;
     plan.multiplications = whole.multiplications;
     // Sums of all pieces, one behind the other; the gradient of the state on its way from piece to piece.

@@ -38,6 +38,7 @@ struct GatedDeltaRuleGpuPlan {
   int64_t stages = 0;            // chunks of a scan in shared memory at once
   int64_t gradient_stages = 0;   // slices of V in the gradients' kernel's shared memory at once
   bool warp_groups = false;      // scans and gradients by the kernels of warp groups
+  bool wide_scan = false;        // of these, a scan with 128 columns of V a block
   bool key_pair = false;         // the same, with scans whose two groups share the keys
   bool whole_sequences = false;  // a warp a sequence and value head, without records
   // Of these, backward: chunks whose states a warp keeps; 0: every chunk has a place.

@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(DeltaLayout::kGroupScanThreads, 1)
           [&](int stage, int64_t i, const auto& arrivals) {
             source.fetch(Tiles(stage), at.chunks - 1 - i, boxes, arrivals, stage);
           },
-          [&](int64_t i) {
+          [&](int, int64_t i) {
             if (!leaves) return;
             const Desk desk(cut.stages, i);
             workspace.send(at.row(at.chunks - 1 - i), desk);

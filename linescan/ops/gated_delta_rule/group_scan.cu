@@ -32,15 +32,6 @@ struct GroupScan {
   const GroupScanBoxes& boxes;
   const GroupLanes lanes = {};
 
-  // work(at) for all that the block works on.
-  template <class Work>
-  __device__ __forceinline__ void for_each_item(const Work& work) const {
-    for (int64_t item = blockIdx.x; item < args.cut.items; item += gridDim.x) {
-      const Item at(item, args.cut, args.sequences, args.segments, args.in.value_heads, args.in.V,
-                    kKeys);
-      if (at.exists) work(at);
-    }
-  }
   __device__ __forceinline__ Desk desk(int64_t number) const {
     return Desk(args.cut.stages, number);
   }
@@ -53,29 +44,17 @@ struct GroupScan {
                                                     at.first_column};
     const GroupScanSource<T> source(args.in, args.sequences, at, args.in.v, args.in.vectors,
                                     args.records);
-    const DeltaChunk start(at.walk, 0, 1);
-    T* const out = args.o.data ? start.rows(args.o, at.head) + at.first_column : nullptr;
-    const int64_t out_step = start.row_step(args.o);
+    const GroupScanOutputs<T> outputs(args, at);
     turns.move(
         at.chunks,
         [&](int stage, int64_t number, const auto& arrivals) {
           source.fetch(Tiles(stage), number, boxes, arrivals, stage);
         },
-        [&](int64_t number) {
-          if (!leaves()) return;
-          const Desk from = desk(number);
-          if constexpr (!kOutputs) {
-            workspace.send(at.row(number), from);
-          } else if (source.template are_boxes<kChunk>(number, boxes)) {
-            if (threadIdx.x % kGroup != 32) return;  // another warp than the one that fetches
-            store_box(boxes.o, source.template place<kChunk>(number), from.tokens.data);
-            wait_sent();
-          } else {
-            const int64_t token = number * kChunk;
-            send_rows<64>(out + token * out_step, out_step,
-                          static_cast<int>(min(int64_t{kChunk}, at.walk.length - token)),
-                          args.in.V - at.first_column, args.vectors, from.tokens);
-          }
+        [&](int, int64_t number) {
+          if constexpr (kOutputs)
+            outputs.template send<64>(number, desk(number).tokens, source, boxes);
+          else if (leaves())
+            workspace.send(at.row(number), desk(number));
         });
   }
 
@@ -185,12 +164,12 @@ __global__ void __launch_bounds__(GroupScan<T, kKeys, kOutputs, kStops>::kThread
   const int group = __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / kGroup, 0);
   if (group == Scan::kUsers) {
     if constexpr (kOutputs) group_gives_registers<104>();
-    scan.for_each_item([&](const Item& at) { scan.move(at, turns); });
+    for_each_scan_item<kKeys>(args, [&](const Item& at) { scan.move(at, turns); });
   } else if (kOutputs && group == 1) {
-    scan.for_each_item([&](const Item& at) { scan.make_outputs(at, turns); });
+    for_each_scan_item<kKeys>(args, [&](const Item& at) { scan.make_outputs(at, turns); });
   } else {
     if constexpr (kOutputs) group_takes_registers<232>();
-    scan.for_each_item([&](const Item& at) { scan.carry(at, turns); });
+    for_each_scan_item<kKeys>(args, [&](const Item& at) { scan.carry(at, turns); });
   }
 }
 

@@ -10,10 +10,9 @@
 
 #include "linescan/base/math.h"
 #include "linescan/ops/device_code/dispatch.cuh"
-#include "linescan/ops/device_code/group_product.cuh"
-#include "linescan/ops/device_code/tile_product.cuh"
 #include "linescan/ops/gated_delta_rule/gpu_kernels.h"
 #include "linescan/ops/gated_delta_rule/gpu_record.cuh"
+#include "linescan/ops/gated_delta_rule/gpu_record_inverse.cuh"
 #include "linescan/ops/gated_delta_rule/gpu_tokens.cuh"
 
 namespace linescan {
@@ -56,8 +55,92 @@ __global__ void __launch_bounds__(1024)
 template <class Sizes>
 struct RecordsBytes {
   static constexpr int64_t value = Sizes::kLayout.records_bytes();
-  static constexpr int64_t decays = Sizes::kLayout.decays_bytes();
+  static constexpr int64_t decays = Sizes::kLayout.decays_bytes(DeltaLayout::kRecordDecaysStride);
 };
+
+template <int kChunk>
+using RecordDecays = DeltaDecays<kChunk, DeltaLayout::kRecordDecaysStride>;
+
+// A token's gate and beta, threadIdx.x's, of one value head after the other. They are asked for while the value head before is
+// worked on: nothing waits for them, or does anything with them, until they are kept.
+template <typename T, int kChunk>
+class RecordGates {
+ public:
+  // From a value head on. `memory`: [2 value heads, gates and beta, kChunk].
+  __device__ __forceinline__ RecordGates(const DeltaInputs<T>& in, const DeltaChunk& chunk,
+                                         int first_head, float* memory)
+      : in_(in),
+        memory_(memory),
+        head_(first_head),
+        exists_(static_cast<int>(threadIdx.x) < chunk.tokens) {
+    const int64_t batch = chunk.walk.batch, token = chunk.token(exists_ ? threadIdx.x : 0);
+    gate_at_ = in.g.at(batch, token, first_head);
+    beta_at_ =
+        in.beta.data +
+        (batch * in.beta.batch + token * in.beta.token + first_head * in.beta.head) * beta_bytes();
+    ask();
+  }
+
+  // The next value head.
+  __device__ __forceinline__ void ask_next() {
+    ++head_;
+    gate_at_ += in_.g.head;
+    beta_at_ += in_.beta.head * beta_bytes();
+    ask();
+  }
+  // Where they stand from now on; those of the value head before may still be read.
+  __device__ __forceinline__ const float* keep() const {
+    float* const gate = memory_ + head_ % 2 * 2 * kChunk;
+    if (threadIdx.x < kChunk) {
+      gate[threadIdx.x] = exists_ ? kLog2e * in_.gate_of(gate_, head_) : 0.f;
+      gate[kChunk + threadIdx.x] = exists_ ? in_.beta_of(number_of(beta_)) : 0.f;
+    }
+    return gate;
+  }
+
+ private:
+  const DeltaInputs<T>& in_;
+  float* memory_;
+  const float* gate_at_;
+  const unsigned char* beta_at_;
+  int head_;
+  bool exists_;
+  float gate_;
+  uint32_t beta_;  // as it stands in memory
+
+  __device__ __forceinline__ int beta_bytes() const {
+    return in_.beta_type == DType::kFloat32 ? 4 : 2;
+  }
+  __device__ __forceinline__ void ask() {
+    if (!exists_) return;
+    gate_ = *gate_at_;
+    if (beta_bytes() == 4)
+      beta_ = *reinterpret_cast<const uint32_t*>(beta_at_);
+    else
+      beta_ = *reinterpret_cast<const uint16_t*>(beta_at_);
+  }
+  __device__ __forceinline__ float number_of(uint32_t bits) const {
+    return read_as_float(&bits, in_.beta_type, 0);
+  }
+};
+
+// The record's rows of token i. gate: those of RecordGates.
+template <typename T, int kChunk>
+__device__ __forceinline__ void store_rows(const DeltaRecord<T>& record, int i, int tokens,
+                                           float scale, const float* gate, const float* factor_q,
+                                           const float* factor_k,
+                                           const RecordDecays<kChunk>& decays) {
+  const float before = decays.from_start(i), valid = i < tokens ? 1.f : 0.f;
+  const float nk = valid * factor_k[i], nq = valid * scale * factor_q[i];
+  record.rows[kGate * kChunk + i] = gate[i];
+  record.rows[kBeta * kChunk + i] = gate[kChunk + i];
+  record.rows[kFactorQ * kChunk + i] = nq;
+  record.rows[kFactorK * kChunk + i] = nk;
+  record.rows[kReadQ * kChunk + i] = nq * before;
+  record.rows[kReadK * kChunk + i] = nk * before;
+  record.rows[kWrite * kChunk + i] = nk * decays.to_end(i);
+  if (i == kChunk - 1) record.rows[kDecay * kChunk] = before;
+}
 
 // factors <- 1 / |row| of a tile, or 1; two threads a row.
 template <typename T, int kKeys, int kStride>
@@ -75,95 +158,6 @@ __device__ __forceinline__ void norm_factors(const T* tile, bool norm, float* fa
     sum += __shfl_xor_sync(kAllLanes, sum, 1);
   }
   if (threadIdx.x % 2 == 0) factors[threadIdx.x / 2] = norm ? rsqrtf(sum + 1e-6f) : 1.f;
-}
-
-// The 16 x 16 blocks of L on the diagonal <- the inverses of I + L there, a column a thread, by whole warps.
-template <int kChunk, int kStride>
-__device__ __forceinline__ void invert_diagonal(float* L) {
-  const int first = threadIdx.x / 16 * 16 % kChunk, column = threadIdx.x % 16;
-  float* const block = L + first * (kStride + 1);
-  float x[16];
-#pragma unroll
-  for (int i = 0; i < 16; ++i) {
-    x[i] = i == column ? 1.f : 0.f;
-#pragma unroll
-    for (int k = 0; k < i; k += 4) {
-      const auto l = *reinterpret_cast<const float4*>(block + i * kStride + k);
-      x[i] = fmaf(-l.x, x[k], x[i]);
-      if (k + 1 < i) x[i] = fmaf(-l.y, x[k + 1], x[i]);
-      if (k + 2 < i) x[i] = fmaf(-l.z, x[k + 2], x[i]);
-      if (k + 3 < i) x[i] = fmaf(-l.w, x[k + 3], x[i]);
-    }
-  }
-  __syncwarp();  // a block has been read by the warp that it belongs to
-#pragma unroll
-  for (int i = 0; i < 16; ++i) block[i * kStride + column] = x[i];
-}
-
-// inverse <- the blocks of X = (I + L)^-1 below the diagonal, rounded; the blocks on it stand in L's place. Warp j has column j:
-// X[i, j] = -X[i, i] (L[i, j] X[j, j] + .. + L[i, i - 1] X[i - 1, j]). Everything is turned, so that what one product leaves
-// is the next one's operand as it stands in registers.
-template <int kChunk, int kStride, int kNumberPieces, typename T>
-__device__ __forceinline__ void solve_below(const float* L, T* inverse) {
-  constexpr int kRows = kChunk / 16;  // of blocks
-  const int lane = threadIdx.x % 32, j = threadIdx.x / 32;
-  FragmentA<float> x[kRows];  // X[j + n, j] turned
-  load_a_transposed(x[0], L + 16 * j * (kStride + 1), kStride);
-  const auto add = [](Sums<2>& sums, const FragmentA<float>& a, const float* block) {
-    FragmentB<float> b[2];
-    load_b_rows(b, block, kStride);
-#pragma unroll
-    for (int tile = 0; tile < 2; ++tile)
-      multiply<kNumberPieces>(sums.tiles[tile], a, b[tile], sums.tiles[tile]);
-  };
-#pragma unroll
-  for (int n = 1; n < kRows; ++n) {
-    if (j + n < kRows) {
-      const float* const row = L + 16 * ((j + n) * kStride + j);
-      Sums<2> sums;
-      sums.clear();
-#pragma unroll
-      for (int m = 0; m < n; ++m) add(sums, x[m], row + 16 * m);
-      const FragmentA<float> through = operand<float>(sums, 0);
-      sums.clear();
-      add(sums, through, row + 16 * n);
-      sums.scale(-1.f);
-      x[n] = operand<float>(sums, 0);
-      T* const to = inverse + 16 * ((j + n) * kStride + j);
-      if constexpr (sizeof(T) == 2) {
-        // As an operand A the block's eights of columns are those of its transpose's rows.
-        store_matrices<true>(to + (lane % 8 + lane / 16 * 8) * kStride + lane / 8 % 2 * 8,
-                             operand<T>(sums, 0).words);
-      } else {
-#pragma unroll
-        for (int tile = 0; tile < 2; ++tile)
-#pragma unroll
-          for (int i = 0; i < 4; ++i)
-            to[(8 * tile + lane % 4 * 2 + i % 2) * kStride + lane / 4 + i / 2 * 8] =
-                from_float<T>(sums.tiles[tile][i]);
-      }
-    }
-  }
-}
-
-// inverse <- the blocks on the diagonal, rounded; by a warp.
-template <int kChunk, int kStride, typename T>
-__device__ __forceinline__ void round_diagonal(const float* L, T* inverse) {
-  const int row = threadIdx.x % 32 / 2, column = threadIdx.x % 2 * 8;
-#pragma unroll
-  for (int block = 0; block < kChunk / 16; ++block) {
-    const int at = 16 * block * (kStride + 1) + row * kStride + column;
-    Pack<T, 8> pack;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const auto four = *reinterpret_cast<const float4*>(L + at + 4 * half);
-      pack.values[4 * half] = from_float<T>(four.x);
-      pack.values[4 * half + 1] = from_float<T>(four.y);
-      pack.values[4 * half + 2] = from_float<T>(four.z);
-      pack.values[4 * half + 3] = from_float<T>(four.w);
-    }
-    *reinterpret_cast<Pack<T, 8>*>(inverse + at) = pack;
-  }
 }
 
 // A or P in memory <- a matrix in shared memory, zeros in the blocks above the diagonal; by kThreads.
@@ -216,7 +210,7 @@ __global__ void __launch_bounds__(2 * DeltaSizes<T, kKeys, kPair>::kChunk, kPair
   using Sizes = DeltaSizes<T, kKeys, kPair>;
   constexpr int kChunk = Sizes::kChunk, kStride = Sizes::kStride, kSquare = Sizes::kSquare;
   constexpr int64_t kBytes = RecordsBytes<Sizes>::value;
-  static_assert(sizeof(DeltaDecays<kChunk>) == RecordsBytes<Sizes>::decays);
+  static_assert(sizeof(RecordDecays<kChunk>) == RecordsBytes<Sizes>::decays);
   const DeltaInputs<T>& in = args.in;
   constexpr int kRows = kChunk / 16;  // of blocks
   const int lane = threadIdx.x % 32;
@@ -229,11 +223,12 @@ __global__ void __launch_bounds__(2 * DeltaSizes<T, kKeys, kPair>::kChunk, kPair
   float* const gates = reinterpret_cast<float*>(shared_memory() + kBytes) - 6 * kChunk;
   float* const factor_q = gates + 4 * kChunk;
   float* const factor_k = factor_q + kChunk;
-  auto& decays = *reinterpret_cast<DeltaDecays<kChunk>*>(reinterpret_cast<unsigned char*>(gates) -
-                                                         sizeof(DeltaDecays<kChunk>));
+  auto& decays = *reinterpret_cast<RecordDecays<kChunk>*>(reinterpret_cast<unsigned char*>(gates) -
+                                                          sizeof(RecordDecays<kChunk>));
   // Eleven bits a piece: enough is what the record is rounded to.
   constexpr int kNumberPieces = std::is_same_v<T, BFloat16> ? 1 : sizeof(T) == 2 ? 2 : 3;
-  const DeltaTeam team = {static_cast<int>(threadIdx.x), 2 * kChunk};
+  constexpr int kThreads = 2 * kChunk;
+  const DeltaTeam team = {static_cast<int>(threadIdx.x), kThreads};
 
   for (int64_t item = blockIdx.x; item < args.chunks * in.heads; item += gridDim.x) {
     const int64_t number = item / in.heads;
@@ -245,29 +240,12 @@ __global__ void __launch_bounds__(2 * DeltaSizes<T, kKeys, kPair>::kChunk, kPair
     load_tile(team, q_tile, kStride, chunk.rows(in.q, head), chunk.row_step(in.q), kChunk,
               chunk.tokens, kKeys, in.K, in.vectors);
     commit_copies();
-    // Token threadIdx.x's gate and beta of the next value head.
-    float next_gate = 0, next_beta = 0;
-    const auto look_ahead = [&](int h) {
-      const int i = threadIdx.x;
-      if (i >= chunk.tokens || h >= (head + 1) * in.group()) return;
-      next_gate = kLog2e * in.gate(chunk.walk.batch, chunk.token(i), h);
-      next_beta = in.beta_of(chunk.walk.batch, chunk.token(i), h);
-    };
-    // Those of the value head before may still be read.
-    const auto keep_gates = [&](int h) {
-      float* const gate = gates + h % 2 * 2 * kChunk;
-      if (threadIdx.x < kChunk) {
-        gate[threadIdx.x] = next_gate;
-        gate[kChunk + threadIdx.x] = next_beta;
-      }
-      return gate;
-    };
     const int first_head = head * in.group(), end_head = first_head + in.group();
-    look_ahead(first_head);
-    const float* gate = keep_gates(first_head);
+    RecordGates<T, kChunk> heads(in, chunk, first_head, gates);
+    const float* gate = heads.keep();
     wait_copies<0>();
     __syncthreads();
-    decays.template fill<2 * Sizes::kChunk>(gate, threadIdx.x);
+    decays.template fill<kThreads>(gate, threadIdx.x);
     norm_factors<T, kKeys, kStride>(k_tile, in.norm, factor_k);
     norm_factors<T, kKeys, kStride>(q_tile, in.norm, factor_q);
     Sums<2> kk[blocks.kMost], qk[blocks.kMost];
@@ -296,23 +274,13 @@ __global__ void __launch_bounds__(2 * DeltaSizes<T, kKeys, kPair>::kChunk, kPair
     __syncthreads();  // the tiles have been used
 
     for (int h = first_head; h < end_head; ++h) {
-      look_ahead(h + 1);
+      if (h + 1 < end_head) heads.ask_next();
       const float* const beta = gate + kChunk;
       const DeltaRecord<T> record =
           delta_record<T>(args.records, number * in.value_heads + h, kChunk);
-      if (threadIdx.x < kChunk) {
-        const int i = threadIdx.x;
-        const float before = decays.from_start(i), valid = i < chunk.tokens ? 1.f : 0.f;
-        const float nk = valid * factor_k[i], nq = valid * in.scale * factor_q[i];
-        record.rows[kGate * kChunk + i] = gate[i];
-        record.rows[kBeta * kChunk + i] = beta[i];
-        record.rows[kFactorQ * kChunk + i] = nq;
-        record.rows[kFactorK * kChunk + i] = nk;
-        record.rows[kReadQ * kChunk + i] = nq * before;
-        record.rows[kReadK * kChunk + i] = nk * before;
-        record.rows[kWrite * kChunk + i] = nk * decays.to_end(i);
-        if (i == kChunk - 1) record.rows[kDecay * kChunk] = before;
-      }
+      if (threadIdx.x < kChunk)
+        store_rows<T, kChunk>(record, threadIdx.x, chunk.tokens, in.scale, gate, factor_q, factor_k,
+                              decays);
       // Every thread's numbers of P and L, a block at a time. Where they lie is found anew for every value head: there are
       // no registers to keep it.
       const TriangleBlocks<kRows> own = {in_register(blocks.warp)};
@@ -337,12 +305,17 @@ __global__ void __launch_bounds__(2 * DeltaSizes<T, kKeys, kPair>::kChunk, kPair
 #pragma unroll
           for (int r = 0; r < 2; ++r) {
             const int i = 16 * row + lane / 4 + 8 * r;
+            float2 E;
+            if (near)
+              E = *reinterpret_cast<const float2*>(
+                  &decays.near[i][j % 16]);  // zero above the diagonal
+            else
+              E = {exp2_approx(ahead_of_rows[r] + ahead.x),
+                   exp2_approx(ahead_of_rows[r] + ahead.y)};
             float p[2], l[2];
 #pragma unroll
             for (int c = 0; c < 2; ++c) {
-              const float E = near ? decays.near[i][(j + c) % 16]  // zero above the diagonal
-                                   : exp2_approx(ahead_of_rows[r] + (c == 0 ? ahead.x : ahead.y));
-              const float decay = E * (c == 0 ? factors.x : factors.y);
+              const float decay = c == 0 ? E.x * factors.x : E.y * factors.y;
               p[c] = of_p[r] * decay * qk[n].tiles[half][2 * r + c];
               l[c] = i == j + c ? 0.f : of_l[r] * decay * kk[n].tiles[half][2 * r + c];
             }
@@ -351,22 +324,19 @@ __global__ void __launch_bounds__(2 * DeltaSizes<T, kKeys, kPair>::kChunk, kPair
           }
         }
       }
-      gate = keep_gates(h + 1);
+      const bool more = h + 1 < end_head;
+      if (more) gate = heads.keep();
       __syncthreads();
-      // Half of the threads invert; the others store P and see to the next value head's decays meanwhile.
-      if (threadIdx.x < max(kChunk, 32)) invert_diagonal<kChunk, kSquare>(L);
-      if (threadIdx.x >= kChunk) {
-        const int thread = threadIdx.x - kChunk;
-        store_square<kChunk, kSquare, kChunk>(thread, record.P, P);
-        if (h + 1 < end_head) decays.template fill<Sizes::kChunk>(gate, thread);
+      {
+        const int at = in_register(blocks.warp) * 16 * (kSquare + 1);
+        invert_block<kSquare>(L + at, A + at);
       }
+      store_square<kChunk, kSquare, kThreads>(threadIdx.x, record.P, P);
+      if (more) decays.template fill<kThreads>(gate, threadIdx.x);
       __syncthreads();
-      if (threadIdx.x / 32 + 1 < kRows)
-        solve_below<kChunk, kSquare, kNumberPieces>(L, A);
-      else
-        round_diagonal<kChunk, kSquare>(L, A);
+      solve_below<kChunk, kSquare, kNumberPieces>(L, A);
       __syncthreads();
-      store_square<kChunk, kSquare, 2 * kChunk>(threadIdx.x, record.A, A);
+      store_square<kChunk, kSquare, kThreads>(threadIdx.x, record.A, A);
     }
     __syncthreads();
   }

@@ -48,15 +48,16 @@ struct DeltaLayout {
     return int64_t{2} * chunk() * chunk() * number_bytes + rows_bytes();
   }
 
-  // DeltaDecays in gpu_record.cuh.
-  constexpr int64_t decays_bytes() const {
-    return (4 * (int64_t{19} * chunk() + chunk() / 16 * (chunk() / 16)) + 15) / 16 * 16;
+  // DeltaDecays in gpu_record.cuh; `stride` of its table's rows.
+  constexpr int64_t decays_bytes(int stride = 17) const {
+    return (4 * (int64_t{stride + 2} * chunk() + chunk() / 16 * (chunk() / 16)) + 15) / 16 * 16;
   }
+  static constexpr int kRecordDecaysStride = 24;
   // The records' kernel: tiles of k and q, later L, in float32, and P and A on their way out; decays; six rows.
   constexpr int64_t records_bytes() const {
     return std::max(2 * key_tile_bytes(),
                     int64_t{1} * chunk() * square_stride() * 4 + 2 * square_bytes()) +
-           decays_bytes() + int64_t{6} * chunk() * 4;
+           decays_bytes(kRecordDecaysStride) + int64_t{6} * chunk() * 4;
   }
 
   // Scans. A warp keeps [16 of V, scan_keys] of the state in registers.

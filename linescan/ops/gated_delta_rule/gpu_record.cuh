@@ -60,10 +60,12 @@ __device__ __forceinline__ DeltaRecord<T> delta_record(std::byte* records, int64
 // E[i, j] for i >= j. Sums of the gates between two tokens, never a difference of sums: one strong gate would
 // leave nothing of the digits of those behind it. Tokens are seen in blocks of 16: pairs within a block
 // have a table, others add up the end of j's block, the blocks between and the start of i's.
-template <int kChunk>
+//
+// kStride: of the table's rows. 24 where two neighbours are read at once: then eight rows of them share no banks.
+template <int kChunk, int kStride = 17>
 struct alignas(16) DeltaDecays {
   static constexpr int kBlocks = kChunk / 16;
-  float near[kChunk][17];           // E[i, j] for j in i's block
+  float near[kChunk][kStride];      // E[i, j] for j in i's block
   float ahead[kChunk];              // sum of gates after a token to the end of its block
   float upto[kChunk];               // from the start of its block to a token, itself included
   float between[kBlocks][kBlocks];  // [i, j]: of the blocks between j and i
@@ -89,12 +91,23 @@ struct alignas(16) DeltaDecays {
         add(j + 1, gates.y);
         add(j, gates.x);
       }
+      float own[kOwn];
 #pragma unroll
       for (int n = kOwn - 1; n >= 0; --n) {
         const int j = lane * kOwn + n;
         const bool in_front = first + j <= i;
-        near[i][j] = in_front ? exp2_approx(behind) : 0.f;
+        own[n] = in_front ? exp2_approx(behind) : 0.f;
         if (in_front) behind += gate[first + j];
+      }
+      float* const to = &near[i][lane * kOwn];
+      if constexpr (kStride % 4 == 0) {
+#pragma unroll
+        for (int n = 0; n < kOwn; n += 4)
+          *reinterpret_cast<float4*>(to + n) =
+              make_float4(own[n], own[n + 1], own[n + 2], own[n + 3]);
+      } else {
+#pragma unroll
+        for (int n = 0; n < kOwn; ++n) to[n] = own[n];
       }
       if (lane == 0) {
         upto[i] = sum;

@@ -74,7 +74,9 @@ struct DeltaInputs {
 
   // The gate's two inputs on their way to g, for the gradient as well.
   __device__ __forceinline__ float gate(int64_t b, int64_t t, int h) const {
-    const float raw = *g.at(b, t, h);
+    return gate_of(*g.at(b, t, h), h);
+  }
+  __device__ __forceinline__ float gate_of(float raw, int h) const {
     if (!A_log) return raw;
     return -expf(A_log[h]) * softplus(dt_bias ? raw + dt_bias[h] : raw);
   }

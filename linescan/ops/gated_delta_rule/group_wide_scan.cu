@@ -115,8 +115,8 @@ __global__ void __launch_bounds__(DeltaLayout::kGroupOutputThreads, 1)
   using Item = typename Scan::Item;
   const Scan scan = {args, boxes};
   typename Scan::Turns turns(
-      args.cut.stages, reinterpret_cast<uint64_t*>(group_memory() +
-                                                   args.cut.stages * Scan::Tiles::kStageBytes));
+      args.cut.stages,
+      reinterpret_cast<uint64_t*>(group_memory() + args.cut.stages * Scan::Tiles::kStageBytes));
   if (threadIdx.x == 0) turns.begin();
   __syncthreads();
   // The same in a warp; the shuffle says so to the compiler.

@@ -284,19 +284,22 @@ __global__ void __launch_bounds__(2 * DeltaSizes<T, kKeys, kPair>::kChunk, kPair
       // Every thread's numbers of P and L, a block at a time. Where they lie is found anew for every value head: there are
       // no registers to keep it.
       const TriangleBlocks<kRows> own = {in_register(blocks.warp)};
+      float upto[2], of_p[2], of_l[2];
 #pragma unroll
       for (int n = 0; n < own.kMost; ++n) {
         if (n >= own.count()) break;
         const int row = own.row(n), column = own.column(n);
         const bool near = row == column;
-        float ahead_of_rows[2], of_p[2], of_l[2];
+        if (n != 1) {  // of another row than the one before
 #pragma unroll
-        for (int r = 0; r < 2; ++r) {
-          const int i = 16 * row + lane / 4 + 8 * r;
-          ahead_of_rows[r] = decays.upto[i] + decays.between[row][column];
-          of_p[r] = in.scale * factor_q[i];
-          of_l[r] = beta[i] * factor_k[i];
+          for (int r = 0; r < 2; ++r) {
+            const int i = 16 * row + lane / 4 + 8 * r;
+            upto[r] = decays.upto[i];
+            of_p[r] = in.scale * factor_q[i];
+            of_l[r] = beta[i] * factor_k[i];
+          }
         }
+        const float between = decays.between[row][column];
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           const int j = 16 * column + 8 * half + lane % 4 * 2;
@@ -310,8 +313,8 @@ __global__ void __launch_bounds__(2 * DeltaSizes<T, kKeys, kPair>::kChunk, kPair
               E = *reinterpret_cast<const float2*>(
                   &decays.near[i][j % 16]);  // zero above the diagonal
             else
-              E = {exp2_approx(ahead_of_rows[r] + ahead.x),
-                   exp2_approx(ahead_of_rows[r] + ahead.y)};
+              E = {exp2_approx(upto[r] + between + ahead.x),
+                   exp2_approx(upto[r] + between + ahead.y)};
             float p[2], l[2];
 #pragma unroll
             for (int c = 0; c < 2; ++c) {

@@ -309,8 +309,8 @@ GatedDeltaRuleGpuPlan plan(const GatedDeltaRuleSize& size, bool packed, Pass pas
   }
   const int64_t segments = delta_segment_count(part, packed, piece);
   const int64_t items = packed && piece.split ? 1 : part.sequences;  // that have so many segments
-  GatedDeltaRuleGpuPlan plan = plan_piece(
-      part, packed, pass, gpu, items * (piece.split ? segments : 1), piece);
+  GatedDeltaRuleGpuPlan plan =
+      plan_piece(part, packed, pass, gpu, items * (piece.split ? segments : 1), piece);
   plan.piece = piece;
   plan.kept_bytes = kept_bytes;
   plan.kept_step = size.batch * size.value_heads * size.K * size.V;
@@ -346,8 +346,7 @@ GatedDeltaRuleGpuPlan plan(const GatedDeltaRuleSize& size, bool packed, Pass pas
     plan.pieces = std::max<int64_t>(
         parts_of(size.batch, piece.batch) * parts_of(size.length, piece.tokens), 1);
   if (plan.pieces > 1) {
-    const GatedDeltaRuleGpuPlan whole =
-        plan_piece(size, packed, pass, gpu, size.sequences, piece);
+    const GatedDeltaRuleGpuPlan whole = plan_piece(size, packed, pass, gpu, size.sequences, piece);
     plan.bytes = whole.bytes;
     plan.multiplications = whole.multiplications;
     // Sums of all pieces, one behind the other; the gradient of the state on its way from piece to piece.

@@ -59,6 +59,7 @@ __device__ __forceinline__ void invert_block(float* block, T* inverse) {
     between.x = fmaf(-left[k], __shfl_sync(kAllLanes, sum.x, from), between.x);
     between.y = fmaf(-left[k], __shfl_sync(kAllLanes, sum.y, from), between.y);
   }
+  __syncwarp();  // C has been read
   *reinterpret_cast<float2*>(block + (8 + row) * kStride + column) = between;
   __syncwarp();
 #pragma unroll

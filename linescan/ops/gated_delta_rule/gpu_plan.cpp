@@ -25,8 +25,8 @@ constexpr int64_t kManyKeys = 256, kManyKeysWarps = 4;
 // Of a warp group's 64 columns of V at least more than this should be used.
 constexpr int64_t kFewValues = 32;
 
-// A scan's block of 128 columns takes this much longer than one of 64.
-constexpr double kWideBlock = 1.25;
+// A wave of a scan's blocks of 128 columns beside one of 64: 1.6 times as long where memory is the limit of it, less elsewhere.
+constexpr double kWideBlock = 1.4;
 
 // Warps that walk whole sequences should be at least as many on a multiprocessor; of a backward pass so many
 // blocks work there at once.

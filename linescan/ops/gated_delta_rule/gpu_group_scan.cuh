@@ -420,6 +420,37 @@ __device__ __forceinline__ void for_each_scan_item(const Args& args, const Work&
   }
 }
 
+// S^T of 64 columns of V, as a group of a forward scan carries it from where an item's walk starts to where it ends. kStops: and
+// leaves it at boundaries on the way.
+template <typename T, int kKeys, bool kStops>
+struct GroupState {
+  Sums<kKeys / 8> sums;
+  FragmentA<T> rounded[kKeys / 16];
+
+  template <class Item>
+  __device__ __forceinline__ GroupState(const DeltaScanArgs<T>& args, const Item& at,
+                                        int first_column)
+      : stops_(args.segments), value_(first_column + threadIdx.x % kGroup / 32 * 16) {
+    load_start(sums, args.segments, at, args.initial, at.first, at.segment, value_, 0, args.in.K);
+    round_sums(rounded, sums);
+  }
+  template <class Item>
+  __device__ __forceinline__ void stop_at(int64_t chunk, const DeltaScanArgs<T>& args,
+                                          const Item& at) {
+    if (kStops && stops_.is_at(chunk))
+      store_state(sums, stops_.pass(), at.sequence, at.head, value_, 0, args.in.V, args.in.K);
+  }
+  template <class Item>
+  __device__ __forceinline__ void end(const DeltaScanArgs<T>& args, const Item& at) const {
+    store_end(sums, args.segments, at, args.final_state, at.last, at.segment + 1, value_, 0,
+              args.in.K);
+  }
+
+ private:
+  DeltaStops<64> stops_;
+  int value_;
+};
+
 // For BFloat16 and Float16, 64 and 128 keys.
 template <typename T>
 void launch_delta_group_scan(const DeltaScanArgs<T>& args, bool outputs, int64_t padded_keys,

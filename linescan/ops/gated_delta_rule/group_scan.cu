@@ -91,28 +91,22 @@ struct GroupScan {
 
   // The group that carries S^T. Between its products is nothing that could be read or computed beside them.
   __device__ __forceinline__ void carry(const Item& at, Turns& turns) const {
-    const int own_value = at.first_column + threadIdx.x / 32 * 16;
-    Sums<kKeys / 8> state;
-    load_start(state, args.segments, at, args.initial, at.first, at.segment, own_value, 0,
-               args.in.K);
-    FragmentA<T> left[kKeys / 16], rounded[kDepth];
-    round_sums(left, state);
-    DeltaStops<kChunk> stops(args.segments);
+    GroupState<T, kKeys, kStops> state(args, at, at.first_column);
+    FragmentA<T> rounded[kDepth];
     int stage = at.chunks > 0 ? turns.take() : 0;
 #pragma unroll 1
     for (int64_t number = 0; number < at.chunks; ++number) {
-      if (kStops && stops.is_at(number))
-        store_state(state, stops.pass(), at.sequence, at.head, own_value, 0, args.in.V, args.in.K);
+      state.stop_at(number, args, at);
       const Tiles tile(stage);
       const Desk to = desk(number);
       Sums<kChunk / 8> sums;
       group_begin(sums);
-      group_multiply<kColumns>(sums, left, GroupOperand<T>{tile.k}, false);
+      group_multiply<kColumns>(sums, state.rounded, GroupOperand<T>{tile.k}, false);
       group_commit();
       FragmentA<T> v[kDepth];
       lanes.get_columns(v, tile.v);
       turns.before_putting(number);
-      if (leaves()) lanes.put_rows(to.state, left);
+      if (leaves()) lanes.put_rows(to.state, state.rounded);
       if constexpr (kOutputs) turns.has_put_state(number);
       const TokenFactors<kDepth> beta(tile, kBeta);
       const TokenFactors<kDepth> correction =
@@ -124,12 +118,12 @@ struct GroupScan {
       group_begin(sums);
       group_multiply<kColumns>(sums, rounded, GroupOperand<T>{tile.A}, false);
       group_commit();
-      state.scale(tile.rows[kDecay * kChunk]);
+      state.sums.scale(tile.rows[kDecay * kChunk]);
       const TokenFactors<kDepth> write(tile, kWrite);
       group_wait<0>(sums);
       round_scaled(rounded, sums, write);
-      group_begin(state);
-      group_multiply<kRows>(state, rounded, GroupOperand<T>{tile.k});
+      group_begin(state.sums);
+      group_multiply<kRows>(state.sums, rounded, GroupOperand<T>{tile.k});
       group_commit();
       if (leaves()) {
         FragmentA<T> u[kDepth];
@@ -139,15 +133,13 @@ struct GroupScan {
       }
       if constexpr (kOutputs) turns.has_put_tokens(number);
       const int next = number + 1 < at.chunks ? turns.take() : 0;
-      group_wait<0>(state);
+      group_wait<0>(state.sums);
       turns.used(stage);
       stage = next;
-      round_sums(left, state);
+      round_sums(state.rounded, state.sums);
     }
     turns.close(at.chunks);
-    if (kOutputs || !leaves())
-      store_end(state, args.segments, at, args.final_state, at.last, at.segment + 1, own_value, 0,
-                args.in.K);
+    if (kOutputs || !leaves()) state.end(args, at);
   }
 };
 

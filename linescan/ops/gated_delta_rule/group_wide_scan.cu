@@ -45,26 +45,20 @@ struct GroupWideScan {
 
   // The groups that carry S^T.
   __device__ __forceinline__ void carry(const Item& at, Turns& turns, int chain) const {
-    const int own_value = at.first_column + 64 * chain + threadIdx.x % kGroup / 32 * 16;
-    Sums<kKeys / 8> state;
-    load_start(state, args.segments, at, args.initial, at.first, at.segment, own_value, 0,
-               args.in.K);
-    FragmentA<T> left[kKeys / 16], rounded[kDepth];
-    round_sums(left, state);
-    DeltaStops<kChunk> stops(args.segments);
+    GroupState<T, kKeys, kStops> state(args, at, at.first_column + 64 * chain);
+    FragmentA<T> rounded[kDepth];
     int stage = at.chunks > 0 ? turns.take() : 0;
 #pragma unroll 1
     for (int64_t number = 0; number < at.chunks; ++number) {
-      if (kStops && stops.is_at(number))
-        store_state(state, stops.pass(), at.sequence, at.head, own_value, 0, args.in.V, args.in.K);
+      state.stop_at(number, args, at);
       const Tiles tile(stage);
       const Panels<T> own = {tile.v.data + chain * kChunk * 64, kChunk};
       Sums<kChunk / 8> sums, reads;
       group_begin(sums);
-      group_multiply<kColumns>(sums, left, GroupOperand<T>{tile.k}, false);
+      group_multiply<kColumns>(sums, state.rounded, GroupOperand<T>{tile.k}, false);
       group_commit();
       group_begin(reads);
-      group_multiply<kColumns>(reads, left, GroupOperand<T>{tile.q}, false);
+      group_multiply<kColumns>(reads, state.rounded, GroupOperand<T>{tile.q}, false);
       group_commit();
       FragmentA<T> v[kDepth];
       lanes.get_columns(v, own);
@@ -77,14 +71,14 @@ struct GroupWideScan {
       group_begin(sums);
       group_multiply<kColumns>(sums, rounded, GroupOperand<T>{tile.A}, false);
       group_commit();
-      state.scale(tile.rows[kDecay * kChunk]);
+      state.sums.scale(tile.rows[kDecay * kChunk]);
       group_wait<1>(reads);
       scale_tokens(reads, TokenFactors<kDepth>(tile, kReadQ));
       const TokenFactors<kDepth> write(tile, kWrite);
       group_wait<0>(sums);
       round_scaled(rounded, sums, write);
-      group_begin(state);
-      group_multiply<kRows>(state, rounded, GroupOperand<T>{tile.k});
+      group_begin(state.sums);
+      group_multiply<kRows>(state.sums, rounded, GroupOperand<T>{tile.k});
       group_commit();
       // o^T = (read_q o Q S)^T + (P u)^T
       FragmentA<T> u[kDepth];
@@ -93,8 +87,8 @@ struct GroupWideScan {
       group_multiply<kColumns>(reads, u, GroupOperand<T>{tile.P});
       group_commit();
       const int next = number + 1 < at.chunks ? turns.take() : 0;
-      group_wait<1>(state);
-      round_sums(left, state);
+      group_wait<1>(state.sums);
+      round_sums(state.rounded, state.sums);
       group_wait<0>(reads);
       round_sums(u, reads);
       lanes.put_columns(own, u);  // a warp's own columns: nobody else reads v there
@@ -103,8 +97,7 @@ struct GroupWideScan {
       stage = next;
     }
     turns.restart();
-    store_end(state, args.segments, at, args.final_state, at.last, at.segment + 1, own_value, 0,
-              args.in.K);
+    state.end(args, at);
   }
 };
 

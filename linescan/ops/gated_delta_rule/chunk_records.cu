@@ -2,8 +2,7 @@
 // with each other, before any state is known.
 //
 // A block takes a chunk and a head of q and k: their products q k^T and k k^T once, then, for every value
-// head that reads them, gates, decays and the inverse of I + L: 16 x 16 blocks on the diagonal by
-// substitution, those below them by products, a column of blocks a warp.
+// head that reads them, gates, decays and the inverse of I + L (gpu_record_inverse.cuh).
 //
 // Numerics:  q, k as they come; sums and the inverse in float32 (products of tf32 pieces: three, two for float16, one for bfloat16); A and P
 //            are rounded to T.
@@ -330,10 +329,8 @@ __global__ void __launch_bounds__(2 * DeltaSizes<T, kKeys, kPair>::kChunk, kPair
       const bool more = h + 1 < end_head;
       if (more) gate = heads.keep();
       __syncthreads();
-      {
-        const int at = in_register(blocks.warp) * 16 * (kSquare + 1);
-        invert_block<kSquare>(L + at, A + at);
-      }
+      const int diagonal = own.warp * 16 * (kSquare + 1);
+      invert_block<kSquare>(L + diagonal, A + diagonal);
       store_square<kChunk, kSquare, kThreads>(threadIdx.x, record.P, P);
       if (more) decays.template fill<kThreads>(gate, threadIdx.x);
       __syncthreads();

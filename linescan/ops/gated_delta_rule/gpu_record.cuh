@@ -61,7 +61,7 @@ __device__ __forceinline__ DeltaRecord<T> delta_record(std::byte* records, int64
 // leave nothing of the digits of those behind it. Tokens are seen in blocks of 16: pairs within a block
 // have a table, others add up the end of j's block, the blocks between and the start of i's.
 //
-// kStride: of the table's rows. 24 where two neighbours are read at once: then eight rows of them share no banks.
+// kStride: of the table's rows. 24 where two neighbours are read at once: then the four rows of half a warp share no banks.
 template <int kChunk, int kStride = 17>
 struct alignas(16) DeltaDecays {
   static constexpr int kBlocks = kChunk / 16;

@@ -29,6 +29,9 @@ json own_fields(const SelectiveScanGpuPlan& plan) {
           {"many_states", plan.many_states},
           {"state_lanes", plan.state_lanes},
           {"ahead_lanes", plan.ahead_lanes},
+          {"together", plan.together},
+          {"kept_steps", plan.kept_steps},
+          {"kept_bytes", plan.kept_bytes},
           {"segments", plan.segments},
           {"shares", plan.shares},
           {"warps", plan.warps},
@@ -296,7 +299,9 @@ void print(const char* op, const Shape& shape, const Size& size, const std::stri
 }  // namespace
 
 void print_gpu_plans(const ScanShape& shape, const std::string& device, bool json) {
-  print(kScanName, shape, shape.size, device, json);
+  SelectiveScanSize size = shape.size;
+  size.kept_states = gpu_kept_states(size) > 0;  // of a training
+  print(kScanName, shape, size, device, json);
 }
 
 void print_gpu_plans(const Ss2dShape& shape, const std::string& device, bool json) {

@@ -194,12 +194,17 @@ class MachineCommands(unittest.TestCase):
             return self.document("plan", op, "--shape", shape, "--device", "h100", *options)
         one = plan("selective_scan", "states=1")["backward"]
         self.assertEqual((one["one_state"], one["many_states"]), (True, False))
-        many = plan("selective_scan", "batch=128,channels=384,length=64,states=16")["backward"]
+        many = plan("selective_scan", "batch=8,channels=2048,length=2048,states=256")["backward"]
         self.assertEqual((many["one_state"], many["many_states"]), (False, True))
         self.assertEqual(many["shares"], many["warps"])
         self.assertIn(many["ahead_lanes"], (2, 4, 8))
-        lanes = plan("selective_scan", "batch=8,channels=4096,length=2048,states=16")["forward"]
-        self.assertEqual((lanes["state_lanes"], lanes["segments"]), (True, 2))
+        self.assertEqual(many["kept_bytes"], 0)
+        lanes = plan("selective_scan", "batch=8,channels=4096,length=2048,states=16")
+        self.assertEqual((lanes["forward"]["state_lanes"], lanes["forward"]["segments"]), (True, 2))
+        for direction in ("forward", "backward"):
+            kept = lanes[direction]
+            self.assertEqual((kept["kept_steps"], kept["kept_bytes"]), (16, 127 * 8 * 4096 * 16 * 4))
+        self.assertEqual(lanes["backward"]["ahead_lanes"], 0)
         self.assertFalse(plan("selective_scan", "states=1", "--layout",
                               "channels")["backward"]["one_state"])
         # ss2d of several states is left to selective_scan by the operator for LibTorch.

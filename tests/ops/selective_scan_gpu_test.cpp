@@ -8,6 +8,7 @@
 #include <random>
 
 #include "linescan/base/error.h"
+#include "linescan/base/math.h"
 #include "linescan/ops/selective_scan/sample.h"
 #include "tests/support/gpu_sample.h"
 #include "tests/support/judging.h"
@@ -511,6 +512,74 @@ TEST(SelectiveScanGpuPlans, KeptStatesGiveTheSameBits) {
     EXPECT_EQ(sliced.gu.bytes(), kept.gu.bytes());
     EXPECT_EQ(sliced.gB.bytes(), kept.gB.bytes());
   }
+}
+
+// Tiles of the most lanes, where rows are few, of one lane, and between; of a first kernel's states none.
+TEST(SelectiveScanGpuPlans, SeveralKeptStatesAgreeWithReference) {
+  SKIP_WITHOUT_GPU;
+  const Case few{.batch = 2,
+                 .channels = 10,
+                 .groups = 2,
+                 .length = 1100,
+                 .states = 20,
+                 .dtype = DType::kBFloat16,
+                 .initial = true,
+                 .out_dtype = DType::kFloat32};
+  Case gated = few;
+  gated.gate = true;
+  const Case some{.batch = 128, .channels = 96, .length = 70, .states = 4};
+  const Case many{.batch = 128, .channels = 256, .groups = 2, .length = 40, .states = 2};
+  for (const auto& [c, lanes] : {std::pair{few, int64_t{32}},
+                                 {gated, int64_t{32}},
+                                 {some, int64_t{4}},
+                                 {many, int64_t{1}}}) {
+    SelectiveScanSize size = size_of(Sample(c).problem);
+    const int64_t tiles = ceil_div(c.length, lanes * kGpuItems);
+    EXPECT_EQ(gpu_kept_states(size), (tiles - 1) * c.batch * c.channels * c.states);
+    size.kept_states = true;
+    std::vector<SelectiveScanGpuPlan> ahead = legal_plans(size, Pass::kForward, test_gpu()),
+                                      back = legal_plans(size, Pass::kBackward, test_gpu());
+    for (const auto* plans : {&ahead, &back})
+      for (const SelectiveScanGpuPlan& one : *plans) {
+        EXPECT_EQ(one.kept_steps, lanes * kGpuItems);
+        EXPECT_EQ(one.ahead_lanes, 0);
+      }
+    // Of many rows a few plans, for the time: the first, the last, the chosen one.
+    if (c.batch > 2) {
+      for (auto [plans, pass] : {std::pair{&ahead, Pass::kForward}, {&back, Pass::kBackward}})
+        *plans = {plans->front(), plan(size, pass, test_gpu()), plans->back()};
+      back[0].slice = 50;
+    }
+    for (std::size_t i = 0; i < std::max(ahead.size(), back.size()); ++i) {
+      Sample sample(c);
+      SCOPED_TRACE(to_string(ahead[i % ahead.size()]) + to_string(back[i % back.size()]));
+      run_on_gpu(sample, &ahead[i % ahead.size()], &back[i % back.size()], true);
+      expect_right(sample, c);
+    }
+  }
+}
+
+// Sixteen bytes a step of a row at most; and the same for every device.
+TEST(SelectiveScanGpuPlanner, KeepsSeveralStatesWhereTheyAreFew) {
+  SelectiveScanSize size{.batch = 8, .channels = 4096, .length = 2048, .states = 16};
+  size.dtype = DType::kBFloat16;
+  EXPECT_EQ(gpu_kept_states(size), int64_t{127} * 8 * 4096 * 16);
+  for (const char* device : {"h100", "v100", "orin"}) {
+    SelectiveScanSize kept = size;
+    kept.kept_states = true;
+    EXPECT_EQ(plan(kept, Pass::kForward, find_gpu(device)).kept_steps, kGpuItems) << device;
+    EXPECT_EQ(plan(kept, Pass::kBackward, find_gpu(device)).segments, 1) << device;
+  }
+  size.states = 64;  // divided among warps: one lane a row also for fewer rows
+  EXPECT_EQ(gpu_kept_states(size), int64_t{127} * 8 * 4096 * 64);
+  size.states = 65;
+  EXPECT_EQ(gpu_kept_states(size), 0);
+  size.batch = 1;
+  EXPECT_EQ(gpu_kept_states(size), int64_t{63} * 4096 * 65);
+  size.constant_B = true;
+  EXPECT_EQ(gpu_kept_states(size), 0);
+  size.constant_B = false, size.length_last = false;
+  EXPECT_EQ(gpu_kept_states(size), 0);
 }
 
 TEST(SelectiveScanGpuPlans, SlicesOfTheBatchGiveTheSameBits) {

@@ -19,7 +19,7 @@
 #include "linescan/ops/device_code/ordered_sums.h"
 #include "linescan/ops/device_code/segments.cuh"
 #include "linescan/ops/device_code/softplus.cuh"
-#include "linescan/ops/selective_scan/gpu_carries.cuh"
+#include "linescan/ops/selective_scan/gpu_backward_carries.cuh"
 #include "linescan/ops/selective_scan/gpu_factor_sums.cuh"
 #include "linescan/ops/selective_scan/gpu_fetch.cuh"
 #include "linescan/ops/selective_scan/gpu_write.cuh"
@@ -28,17 +28,10 @@ namespace linescan {
 namespace {
 
 constexpr int kMaxThreads = 192;
-constexpr int kFirstSum = kRates + 1;  // carried array of gA; behind it gB and gC if constant
 
-// What a state needs before its steps can begin; loaded while the state before it is at work.
-struct Ahead {
-  float A;
-  float k;      // gradient of the state at the tile's end
-  float A_sum;  // gA of the tiles behind
-};
-
-template <int kSegments, bool kConstant, bool kGate>
-__global__ void __launch_bounds__(kMaxThreads, 2)
+// kTogether: states that are walked at once, whose chains hide each other's latency where there are few warps.
+template <int kSegments, bool kConstant, bool kGate, int kTogether, CarryPlace kPlace>
+__global__ void __launch_bounds__(kTogether == 1 ? kMaxThreads : kScanTogetherWarps * kGpuWarp, 2)
     scan_backward(const __grid_constant__ SelectiveScanGpuArguments args) {
   using Shape = GpuShape<kSegments>;
   const GpuPlace<kSegments> place(args);
@@ -52,15 +45,13 @@ __global__ void __launch_bounds__(kMaxThreads, 2)
   const GpuSequence& gradient = args.inputs[3];
 
   const bool first_lane = place.exists() && place.segment == 0;
-  const GpuCarries carries(args, place);
-  const int constant_C =
-      kFirstSum + 1 + args.factors[0].constant;  // arrays of constant factors' sums
-  const auto look_ahead = [&](int n) {
-    const bool some = n < args.states && place.exists();
-    return Ahead{some ? *carries(kRates, n) : 0, some ? *carries(0, n) : 0,
-                 some ? *carries(kFirstSum, n) : 0};
+  const BackwardCarries<kSegments, kPlace> carries(args, place, kConstant ? 5 : 3);
+  const int64_t carry_step = args.shares * carries.step();
+  // What a state needs before its steps can begin, while the state before it is at work.
+  const auto look_ahead = [&](int n, const float* carry) {
+    return n < args.states && place.exists() ? carries.read(carry) : Carry{};
   };
-  const int block_rows = args.warps / args.shares * Shape::kRows;
+  const int block_rows = args.rows;
   const bool first_share = place.share == 0, last_share = place.share == args.shares - 1;
   const auto states_of = [&](int parity) {
     return reinterpret_cast<float*>(shared + args.shared.states) +
@@ -99,10 +90,10 @@ __global__ void __launch_bounds__(kMaxThreads, 2)
       if (place.exists())
         for (int n = place.share + place.segment * args.shares; n < args.states;
              n += kSegments * args.shares) {
-          *carries(0, n) = args.last_state ? args.last_state[place.states_at(args) + n] : 0;
-          *carries(kRates, n) = args.A[int64_t{place.channel} * args.states + n];
-          const int arrays = constant_C + args.factors[1].constant;
-          for (int array = kFirstSum; array < arrays; ++array) *carries(array, n) = 0;
+          float* const own = carries(n);
+          own[0] = args.last_state ? args.last_state[place.states_at(args) + n] : 0, own[1] = 0;
+          carries.A(own) = args.A[int64_t{place.channel} * args.states + n];
+          if constexpr (kConstant) carries.sum(own, 0) = carries.sum(own, 1) = 0;
         }
       __syncwarp();
       continue;
@@ -112,7 +103,11 @@ __global__ void __launch_bounds__(kMaxThreads, 2)
     float dt[kGpuItems] = {}, du[kGpuItems] = {}, gy[kGpuItems] = {}, sum_dt = 0;
     float through_B[kGpuItems] = {}, through_a[kGpuItems] = {};  // sum_n gh B, sum_n A k h[t-1]
     float y[kGate ? kGpuItems : 1] = {};
-    Ahead ahead = look_ahead(place.share);
+    float* carry = carries(place.share);
+    Carry ahead[kTogether];
+#pragma unroll
+    for (int m = 0; m < kTogether; ++m)
+      ahead[m] = look_ahead(place.share + m * args.shares, carry + m * carry_step);
     read(args, args.inputs[1], place, index, dt);
     read(args, args.inputs[0], place, index, du);
     if (gradient.data) read(args, gradient, place, index, gy);
@@ -164,99 +159,161 @@ __global__ void __launch_bounds__(kMaxThreads, 2)
       commit_copies();
       __syncthreads();
 
-      // One state's steps, there and back.
-      const auto walk = [&](int n, float own_A, float k, float behind_A_sum, float before) {
-        const float rate = own_A * kLog2e;
-        const GpuFactorRow<kConstant> B(args, place, 0, first, n - first, factors);
-        const GpuFactorRow<kConstant> C(args, place, 1, first, n - first, factors);
-        float a[kGpuItems] = {}, h[kGpuItems] = {};
+      // Some states' steps, there and back.
+      const auto walk = [&](int n, const Carry(&now)[kTogether], float* own_carries) {
+        const auto factor = [&](int which, int m) {
+          return GpuFactorRow<kConstant>(args, place, which, first, n + m * args.shares - first,
+                                         factors);
+        };
+        const auto four_of = [](const float4& four, float(&x)[4]) {
+          x[0] = four.x, x[1] = four.y, x[2] = four.z, x[3] = four.w;
+        };
+        const float* own_states =
+            states_of(parity) + place.team * Shape::kRows + place.row + (n - first) * block_rows;
+        float a[kTogether][kGpuItems] = {}, h[kTogether][kGpuItems] = {};
+        float k[kTogether], before[kTogether];  // k: of the segment, and of the tile
+        [[maybe_unused]] float tile_k[kTogether];
+#pragma unroll
+        for (int m = 0; m < kTogether; ++m) {
+          k[m] = now[m].k;
+          before[m] = place.exists() ? own_states[m * args.shares * block_rows] : 0;
+        }
         for_fours([&](int i) {
 #pragma unroll
-          for (int j = i; j < i + 4; ++j) a[j] = exp2_approx(dt[j] * rate);
+          for (int j = i; j < i + 4; ++j)
+#pragma unroll
+            for (int m = 0; m < kTogether; ++m) a[m][j] = exp2_approx(dt[j] * (now[m].A * kLog2e));
         });
         if constexpr (kSegments > 1) {
-          Affine ahead{exp2_approx(rate * sum_dt), 0}, back{ahead.factor, 0};
+          Affine ahead_of[kTogether], back[kTogether];
+#pragma unroll
+          for (int m = 0; m < kTogether; ++m)
+            ahead_of[m] = back[m] = {exp2_approx(now[m].A * kLog2e * sum_dt), 0};
           for_fours([&](int i) {
-            const float4 four = B(i);
-            const float own[4] = {four.x, four.y, four.z, four.w};
+            float own[kTogether][4];
+#pragma unroll
+            for (int m = 0; m < kTogether; ++m) four_of(factor(0, m)(i), own[m]);
 #pragma unroll
             for (int j = 0; j < 4; ++j)
-              ahead.offset = fmaf(a[i + j], ahead.offset, du[i + j] * own[j]);
+#pragma unroll
+              for (int m = 0; m < kTogether; ++m)
+                ahead_of[m].offset = fmaf(a[m][i + j], ahead_of[m].offset, du[i + j] * own[m][j]);
           });
           for_fours_backwards([&](int i) {
-            const float4 four = C(i);
-            const float own[4] = {four.x, four.y, four.z, four.w};
+            float own[kTogether][4];
+#pragma unroll
+            for (int m = 0; m < kTogether; ++m) four_of(factor(1, m)(i), own[m]);
 #pragma unroll
             for (int j = 3; j >= 0; --j)
-              back.offset = a[i + j] * fmaf(own[j], gy[i + j], back.offset);
+#pragma unroll
+              for (int m = 0; m < kTogether; ++m)
+                back[m].offset = a[m][i + j] * fmaf(own[m][j], gy[i + j], back[m].offset);
           });
-          before = scan_lanes<kSegments, false>(ahead, place.segment)(before);
-          const Affine behind = scan_lanes<kSegments, true>(back, place.segment);
-          __syncwarp();  // all lanes have looked ahead at what the first one now replaces
-          if (first_lane) *carries(0, n) = back(k);
-          k = behind(k);
+          Affine behind[kTogether];
+#pragma unroll
+          for (int m = 0; m < kTogether; ++m) {
+            before[m] = scan_lanes<kSegments, false>(ahead_of[m], place.segment)(before[m]);
+            behind[m] = scan_lanes<kSegments, true>(back[m], place.segment);
+          }
+#pragma unroll
+          for (int m = 0; m < kTogether; ++m) {
+            tile_k[m] = back[m](k[m]);
+            k[m] = behind[m](k[m]);
+          }
+          __syncwarp();  // all lanes have looked ahead at what the first one will replace
         }
-        float now = before;
+        float state[kTogether];
+#pragma unroll
+        for (int m = 0; m < kTogether; ++m) state[m] = before[m];
         for_fours([&](int i) {
-          const float4 four = B(i);
-          const float own[4] = {four.x, four.y, four.z, four.w};
+          float own_B[kTogether][4];
 #pragma unroll
-          for (int j = 0; j < 4; ++j) h[i + j] = now = fmaf(a[i + j], now, du[i + j] * own[j]);
+          for (int m = 0; m < kTogether; ++m) four_of(factor(0, m)(i), own_B[m]);
+#pragma unroll
+          for (int j = 0; j < 4; ++j)
+#pragma unroll
+            for (int m = 0; m < kTogether; ++m)
+              h[m][i + j] = state[m] = fmaf(a[m][i + j], state[m], du[i + j] * own_B[m][j]);
           if constexpr (kGate) {
-            const float4 four_C = C(i);
-            const float own_C[4] = {four_C.x, four_C.y, four_C.z, four_C.w};
 #pragma unroll
-            for (int j = 0; j < 4; ++j) y[i + j] = fmaf(own_C[j], h[i + j], y[i + j]);
+            for (int m = 0; m < kTogether; ++m) {
+              float own_C[4];
+              four_of(factor(1, m)(i), own_C);
+#pragma unroll
+              for (int j = 0; j < 4; ++j) y[i + j] = fmaf(own_C[j], h[m][i + j], y[i + j]);
+            }
           }
         });
-        float A_sum = 0;
+        float A_sum[kTogether] = {};
         // From here on a[] becomes the row's share of gB, h[] that of gC.
         for_fours_backwards([&](int i) {
-          const float4 four_B = B(i), four_C = C(i);
-          const float own_B[4] = {four_B.x, four_B.y, four_B.z, four_B.w};
-          const float own_C[4] = {four_C.x, four_C.y, four_C.z, four_C.w};
+          float own_B[kTogether][4], own_C[kTogether][4];
+#pragma unroll
+          for (int m = 0; m < kTogether; ++m) {
+            four_of(factor(0, m)(i), own_B[m]);
+            four_of(factor(1, m)(i), own_C[m]);
+          }
 #pragma unroll
           for (int j = 3; j >= 0; --j) {
             const int at = i + j;
-            const float gh = fmaf(own_C[j], gy[at], k);
-            k = a[at] * gh;
-            const float turn = k * (at > 0 ? h[at > 0 ? at - 1 : 0] : before);
-            through_B[at] = fmaf(gh, own_B[j], through_B[at]);
-            through_a[at] = fmaf(own_A, turn, through_a[at]);
-            A_sum = fmaf(dt[at], turn, A_sum);
-            a[at] = gh * du[at];
-            h[at] *= gy[at];
+#pragma unroll
+            for (int m = 0; m < kTogether; ++m) {
+              const float gh = fmaf(own_C[m][j], gy[at], k[m]);
+              k[m] = a[m][at] * gh;
+              const float turn = k[m] * (at > 0 ? h[m][at > 0 ? at - 1 : 0] : before[m]);
+              through_B[at] = fmaf(gh, own_B[m][j], through_B[at]);
+              through_a[at] = fmaf(now[m].A, turn, through_a[at]);
+              A_sum[m] = fmaf(dt[at], turn, A_sum[m]);
+              a[m][at] = gh * du[at];
+              h[m][at] *= gy[at];
+            }
           }
         });
-        A_sum = sum_lanes<kSegments>(A_sum);
-        if (first_lane) {
-          if constexpr (kSegments == 1) *carries(0, n) = k;
-          *carries(kFirstSum, n) = behind_A_sum + A_sum;
+#pragma unroll
+        for (int m = 0; m < kTogether; ++m) {
+          float* const own = own_carries + m * carry_step;
+          A_sum[m] = sum_lanes<kSegments>(A_sum[m]);
+          if (first_lane)
+            *reinterpret_cast<float2*>(own) =
+                make_float2(kSegments == 1 ? k[m] : tile_k[m], now[m].A_sum + A_sum[m]);
+          if constexpr (kConstant) {
+            const auto carry_sum = [&](const float(&x)[kGpuItems], int which) {
+              float total = 0;
+              for_fours([&](int i) { total += (x[i] + x[i + 1]) + (x[i + 2] + x[i + 3]); });
+              total = sum_lanes<kSegments>(total);
+              if (first_lane) carries.sum(own, which) += total;
+            };
+            if (args.constant_sums[0]) carry_sum(a[m], 0);
+            if (args.constant_sums[1]) carry_sum(h[m], 1);
+          }
         }
-        if constexpr (kConstant) {
-          const auto carry_sum = [&](const float(&x)[kGpuItems], int array) {
-            float total = 0;
-            for_fours([&](int i) { total += (x[i] + x[i + 1]) + (x[i + 2] + x[i + 3]); });
-            total = sum_lanes<kSegments>(total);
-            if (first_lane) *carries(array, n) += total;
-          };
-          if (args.constant_sums[0]) carry_sum(a, kFirstSum + 1);
-          if (args.constant_sums[1]) carry_sum(h, constant_C);
+        // All, whether wanted or not: without a branch their shuffles hide each other's latency.
+        int own = 0;
+#pragma unroll
+        for (int m = 0; m < kTogether; ++m) {
+          own = fold_lanes<kSegments>(a[m], place.lane);
+          fold_lanes<kSegments>(h[m], place.lane);
         }
-        // Both, whether wanted or not: without a branch their shuffles hide each other's latency.
-        const int own = fold_lanes<kSegments>(a, place.lane);
-        fold_lanes<kSegments>(h, place.lane);
-        float* own_sums = sums + (place.team * 2 * args.state_tile + n - first) * Shape::kPitch +
-                          place.segment * kGpuSegmentPitch + own;
-        leave_sums<kSegments>(a, own_sums);
-        leave_sums<kSegments>(h, own_sums + args.state_tile * Shape::kPitch);
+#pragma unroll
+        for (int m = 0; m < kTogether; ++m) {
+          float* own_sums =
+              sums +
+              (place.team * 2 * args.state_tile + n + m * args.shares - first) * Shape::kPitch +
+              place.segment * kGpuSegmentPitch + own;
+          leave_sums<kSegments>(a[m], own_sums);
+          leave_sums<kSegments>(h[m], own_sums + args.state_tile * Shape::kPitch);
+        }
       };
-      const float* own_states = states_of(parity) + place.team * Shape::kRows + place.row;
-      for (int n = first + place.share; n < first + chunk.count; n += args.shares) {
-        const Ahead now = ahead;
-        ahead = look_ahead(n + args.shares);
-        const float before = place.exists() ? own_states[(n - first) * block_rows] : 0;
-        walk(n, now.A, now.k, now.A_sum, before);
+      for (int n = first + place.share; n < first + chunk.count; n += kTogether * args.shares) {
+        Carry now[kTogether];
+        float* const own_carries = carry;
+        carry += kTogether * carry_step;
+#pragma unroll
+        for (int m = 0; m < kTogether; ++m) {
+          now[m] = ahead[m];
+          ahead[m] = look_ahead(n + (kTogether + m) * args.shares, carry + m * carry_step);
+        }
+        walk(n, now, own_carries);
       }
       __syncthreads();
       write_factor_sums(args, place, chunk, sums);
@@ -322,12 +379,12 @@ __global__ void __launch_bounds__(kMaxThreads, 2)
   if (args.bias_sums && last_share) args.bias_sums[row] = bias_sum;
   for (int n = place.share; n < args.states; n += args.shares) {
     const int64_t at = row * args.states + n;
-    if (args.initial_gradient) args.initial_gradient[at] = *carries(0, n);
-    if (args.A_sums) args.A_sums[at] = *carries(kFirstSum, n);
-    if constexpr (kConstant) {
-      if (args.constant_sums[0]) args.constant_sums[0][at] = *carries(kFirstSum + 1, n);
-      if (args.constant_sums[1]) args.constant_sums[1][at] = *carries(constant_C, n);
-    }
+    float* const carry = carries(n);
+    if (args.initial_gradient) args.initial_gradient[at] = carry[0];
+    if (args.A_sums) args.A_sums[at] = carry[1];
+    if constexpr (kConstant)
+      for (int i = 0; i < 2; ++i)
+        if (args.constant_sums[i]) args.constant_sums[i][at] = carries.sum(carry, i);
   }
 }
 
@@ -390,14 +447,19 @@ void backward(const SelectiveScanProblem& problem, const SelectiveScanGradients&
   const SelectiveScanGpuPlan ahead = ahead_plan(size_of(problem), plan);
   SelectiveScanGpuArguments states = gpu_arguments(problem, &gradients, ahead, true, workspace);
   if (ahead.state_lanes) states.state_steps = static_cast<int>(plan.segments);
-  float* const kept = plan.one_state ? problem.states.as<float>() : nullptr;
+  float* const kept = plan.kept_steps > 0 ? problem.states.as<float>() : nullptr;
   const bool constant = args.factors[0].constant || args.factors[1].constant;
   const bool gate = args.inputs[2].data != nullptr;
-  void (*kernel)(SelectiveScanGpuArguments) = scan_backward<kGpuConstantSegments, true, true>;
+  using enum CarryPlace;
+  void (*kernel)(SelectiveScanGpuArguments) =
+      scan_backward<kGpuConstantSegments, true, true, 1, kEither>;
   if (!constant)
     dispatch_segments(plan.segments, [&]<int kSegments>() {
-      kernel =
-          gate ? scan_backward<kSegments, false, true> : scan_backward<kSegments, false, false>;
+      kernel = gate                   ? scan_backward<kSegments, false, true, 1, kEither>
+               : !plan.shared_carries ? scan_backward<kSegments, false, false, 1, kMemory>
+               : plan.together == 1
+                   ? scan_backward<kSegments, false, false, 1, kShared>
+                   : scan_backward<kSegments, false, false, kScanTogether, kShared>;
     });
   const TensorView* factor_gradients[2] = {&gradients.B, &gradients.C};
   OrderedSums sums;
@@ -414,7 +476,7 @@ void backward(const SelectiveScanProblem& problem, const SelectiveScanGradients&
     args.first_batch = states.first_batch = first;
     const int items = std::min(args.slice, args.batch - first);
     if (kept)
-      args.tile_states = kept + int64_t{first} * args.channels;
+      args.tile_states = kept + int64_t{first} * args.states * args.channels;
     else if (plan.tiles > 1)
       launch_tile_states(states, ahead, stream);
     const DType out = gradients.out ? gradients.out.dtype : DType::kFloat32;

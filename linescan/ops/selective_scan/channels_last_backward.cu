@@ -37,7 +37,6 @@ class SumWriter {
   __device__ __forceinline__ void write(const SelectiveScanGpuArguments& args,
                                         const StepPlaces& places, int steps, int first,
                                         const float* sums) const {
-    const int teams = args.warps / args.shares;
     sums += FactorElements::state() * kSumPitch;
     const bool some = first + FactorElements::state() < args.states;
 #pragma unroll 1
@@ -49,7 +48,7 @@ class SumWriter {
       if (!some || step >= steps || to == nullptr) continue;
       float total = sums[slot];
 #pragma unroll 2
-      for (int team = 1; team < teams; ++team)
+      for (int team = 1; team < args.teams; ++team)
         total += sums[team * kChunkStates * kSumPitch + slot];
       store_float(to + first * f.state + at * f.step, f.dtype, total);
     }
@@ -59,7 +58,7 @@ class SumWriter {
   unsigned char *B_, *C_;
 };
 
-template <typename T, typename G>
+template <typename T, typename G, CarryPlace kPlace>
 __global__ void __launch_bounds__(kChannelsLastMaxWarps* kGpuWarp, 2)
     channels_last_backward(const __grid_constant__ SelectiveScanGpuArguments args) {
   const GpuPlace<1> place(args);
@@ -77,7 +76,7 @@ __global__ void __launch_bounds__(kChannelsLastMaxWarps* kGpuWarp, 2)
                           AddendSums<T>::of_C(place.lane) * kGpuItems +
                           AddendSums<T>::step(place.lane);
   // Gradient of the state, sum for A, A, state at the tile's start.
-  const RowCarries<float4> carries(args, place);
+  const RowCarries<float4, kPlace> carries(args, place);
   if (exists)
     for (int n = place.share; n < args.states; n += args.shares) {
       const float* const start = args.tiles > 1 ? tile_state(args, place, args.tiles - 1, n)
@@ -179,7 +178,7 @@ __global__ void __launch_bounds__(kChannelsLastMaxWarps* kGpuWarp, 2)
         // Its place is free: the state at the start of the next tile.
         float next_start = 0;
         if (exists && start != nullptr) {
-          if (args.carries == nullptr)
+          if (carries_are_shared<kPlace>(args))
             copy_async<4>(&own_carry->w, start);
           else
             next_start = *start;
@@ -189,7 +188,7 @@ __global__ void __launch_bounds__(kChannelsLastMaxWarps* kGpuWarp, 2)
         *sum_to = row.walk<T>(A, before, k, A_sum, at, own_gy, place.lane);
         if (exists) {
           *reinterpret_cast<float2*>(own_carry) = make_float2(k, A_sum_behind + A_sum);
-          if (args.carries != nullptr || start == nullptr) own_carry->w = next_start;
+          if (!carries_are_shared<kPlace>(args) || start == nullptr) own_carry->w = next_start;
         }
         at += args.shares * kChunkPitch, sum_to += args.shares * kSumPitch;
       }
@@ -280,8 +279,10 @@ __global__ void __launch_bounds__(kChannelsLastMaxWarps* kGpuWarp, 2)
 void launch_channels_last_backward(const SelectiveScanGpuArguments& args,
                                    const SelectiveScanGpuPlan& plan, DType out, GpuStream stream) {
   dispatch_types(args.inputs[0].dtype, out, [&]<typename T, typename G>() {
-    launch("selective_scan backward", channels_last_backward<T, G>, launch_shape(args, plan),
-           stream, args);
+    launch("selective_scan backward",
+           plan.shared_carries ? channels_last_backward<T, G, CarryPlace::kShared>
+                               : channels_last_backward<T, G, CarryPlace::kMemory>,
+           launch_shape(args, plan), stream, args);
   });
 }
 

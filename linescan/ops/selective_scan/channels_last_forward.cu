@@ -16,14 +16,14 @@
 namespace linescan {
 namespace {
 
-template <typename T, typename G, bool kStatesOnly>
+template <typename T, typename G, bool kStatesOnly, CarryPlace kPlace>
 __global__ void __launch_bounds__(kChannelsLastMaxWarps* kGpuWarp, 2)
     channels_last_forward(const __grid_constant__ SelectiveScanGpuArguments args) {
   const GpuPlace<1> place(args);
   const bool exists = place.exists();
   const GpuSequence &u = args.inputs[0], &delta = args.inputs[1];
   float* const factors = reinterpret_cast<float*>(shared_memory() + args.shared.factors);
-  const RowCarries<float2> carries(args, place);  // state, A log2 e
+  const RowCarries<float2, kPlace> carries(args, place);  // state, A log2 e
   if (exists)
     for (int n = place.share; n < args.states; n += args.shares)
       *carries(n) =
@@ -165,16 +165,20 @@ __global__ void __launch_bounds__(kChannelsLastMaxWarps* kGpuWarp, 2)
 void launch_channels_last_ahead(const SelectiveScanGpuArguments& args,
                                 const SelectiveScanGpuPlan& plan, GpuStream stream) {
   dispatch_types(args.inputs[0].dtype, DType::kFloat32, [&]<typename T, typename G>() {
-    launch("selective_scan backward", channels_last_forward<T, G, true>, launch_shape(args, plan),
-           stream, args);
+    launch("selective_scan backward",
+           plan.shared_carries ? channels_last_forward<T, G, true, CarryPlace::kShared>
+                               : channels_last_forward<T, G, true, CarryPlace::kMemory>,
+           launch_shape(args, plan), stream, args);
   });
 }
 
 void launch_channels_last_forward(const SelectiveScanGpuArguments& args,
                                   const SelectiveScanGpuPlan& plan, DType out, GpuStream stream) {
   dispatch_types(args.inputs[0].dtype, out, [&]<typename T, typename G>() {
-    launch("selective_scan forward", channels_last_forward<T, G, false>, launch_shape(args, plan),
-           stream, args);
+    launch("selective_scan forward",
+           plan.shared_carries ? channels_last_forward<T, G, false, CarryPlace::kShared>
+                               : channels_last_forward<T, G, false, CarryPlace::kMemory>,
+           launch_shape(args, plan), stream, args);
   });
 }
 

@@ -1,5 +1,5 @@
-// Selective scan on the GPU, forward; and the first kernel of the backward pass, which leaves nothing
-// but the states at the start of every tile.
+// Selective scan on the GPU, forward, where wanted with the states at the start of every tile; and the first kernel
+// of the backward pass, which leaves nothing but those.
 //
 //   dt = softplus(delta + delta_bias)   h[t] = exp(dt[t] A) h[t-1] + dt[t] B[t] u[t]
 //   y[t] = sum_n C[t,n] h[t,n] + D u[t]             out = y or y silu(z)
@@ -24,12 +24,7 @@
 namespace linescan {
 namespace {
 
-// What a state needs before its steps can begin; loaded while the state before it is at work.
-struct Ahead {
-  float rate, h;
-};
-
-template <int kSegments, bool kConstant, bool kStatesOnly>
+template <int kSegments, bool kConstant, bool kStatesOnly, CarryPlace kPlace>
 __global__ void __launch_bounds__(kGpuScanMaxWarps* kGpuWarp, 2)
     scan_forward(const __grid_constant__ SelectiveScanGpuArguments args) {
   using Shape = GpuShape<kSegments>;
@@ -41,10 +36,11 @@ __global__ void __launch_bounds__(kGpuScanMaxWarps* kGpuWarp, 2)
   unsigned char* arrivals = shared + args.shared.arrivals;
   const int chunk_floats = 2 * args.state_tile * Shape::kPitch;
 
-  const GpuCarries carries(args, place);
-  const auto look_ahead = [&](int n) {
-    const bool some = n < args.states && place.exists();
-    return Ahead{some ? *carries(kRates, n) : 0, some ? *carries(0, n) : 0};
+  const RowCarries<float2, kPlace> carries(args, place);  // state, A log2 e
+  const int64_t carry_step = args.shares * carries.step();
+  // What a state needs before its steps can begin, while the state before it is at work.
+  const auto look_ahead = [&](int n, const float2* carry) {
+    return n < args.states && place.exists() ? *carry : make_float2(0, 0);
   };
 
   // The last tile's states start nothing.
@@ -74,17 +70,24 @@ __global__ void __launch_bounds__(kGpuScanMaxWarps* kGpuWarp, 2)
     if (index < 0) {  // while the first tile is on its way
       if (place.exists())
         for (int n = place.share + place.segment * args.shares; n < args.states;
-             n += kSegments * args.shares) {
-          *carries(0, n) = args.initial_state ? args.initial_state[place.states_at(args) + n] : 0;
-          *carries(kRates, n) = args.A[int64_t{place.channel} * args.states + n] * kLog2e;
-        }
+             n += kSegments * args.shares)
+          *carries(n) =
+              make_float2(args.initial_state ? args.initial_state[place.states_at(args) + n] : 0,
+                          args.A[int64_t{place.channel} * args.states + n] * kLog2e);
       __syncwarp();
       continue;
     }
 
+    if (args.tile_states != nullptr && index > 0 && place.exists())
+#pragma unroll 1
+      for (int n = place.share + place.segment * args.shares; n < args.states;
+           n += kSegments * args.shares)
+        *tile_state(args, place, index, n) = carries(n)->x;
+
     const GpuTile<kSegments> tile(args, index);
     float dt[kGpuItems] = {}, du[kGpuItems] = {}, y[kGpuItems] = {}, sum_dt = 0;
-    Ahead ahead = look_ahead(place.share);
+    float2* carry = carries(place.share);
+    float2 ahead = look_ahead(place.share, carry);
     read(args, args.inputs[1], place, index, dt);
     read(args, args.inputs[0], place, index, du);
     const int rest = place.exists() ? tile.steps - place.segment * kGpuItems : 0;
@@ -128,7 +131,7 @@ __global__ void __launch_bounds__(kGpuScanMaxWarps* kGpuWarp, 2)
       __syncthreads();
 
       // One state's steps. The carry is written back after all lanes of the row have read it.
-      const auto walk = [&](int n, float rate, float h) {
+      const auto walk = [&](int n, float h, float rate, float* own_carry) {
         const GpuFactorRow<kConstant> B(args, place, 0, first, n - first, factors);
         const GpuFactorRow<kConstant> C(args, place, 1, first, n - first, factors);
         if constexpr (kSegments > 1) {
@@ -146,7 +149,7 @@ __global__ void __launch_bounds__(kGpuScanMaxWarps* kGpuWarp, 2)
           });
           const Affine before = scan_lanes<kSegments, false>(all, place.segment);
           __syncwarp();  // all lanes have looked ahead at what the last one now replaces
-          if (last_segment) *carries(0, n) = all(h);
+          if (last_segment) *own_carry = all(h);
           h = before(h);
           if constexpr (!kStatesOnly)
             for_fours([&](int i) {
@@ -169,15 +172,15 @@ __global__ void __launch_bounds__(kGpuScanMaxWarps* kGpuWarp, 2)
               if constexpr (!kStatesOnly) y[i + j] = fmaf(own_C[j], h, y[i + j]);
             }
           });
-          if (last_segment) *carries(0, n) = h;
+          if (last_segment) *own_carry = h;
         }
       };
       for (int n = first + place.share; n < first + chunk.count; n += args.shares) {
-        const Ahead now = ahead;
-        ahead = look_ahead(n + args.shares);
-        if (kStatesOnly && place.exists() && place.segment == 0 && index > 0)
-          *tile_state(args, place, index, n) = now.h;
-        walk(n, now.rate, now.h);
+        const float2 now = ahead;
+        float2* const own_carry = carry;
+        carry += carry_step;
+        ahead = look_ahead(n + args.shares, carry);
+        walk(n, now.x, now.y, &own_carry->x);
       }
     }
 
@@ -205,10 +208,10 @@ __global__ void __launch_bounds__(kGpuScanMaxWarps* kGpuWarp, 2)
   if (!last_segment) return;
   if (kStatesOnly && args.tiles > 1)
     for (int n = place.share; n < args.states; n += args.shares)
-      *tile_state(args, place, args.tiles - 1, n) = *carries(0, n);
+      *tile_state(args, place, args.tiles - 1, n) = carries(n)->x;
   if (!kStatesOnly && args.last_state)
     for (int n = place.share; n < args.states; n += args.shares)
-      args.last_state[place.states_at(args) + n] = *carries(0, n);
+      args.last_state[place.states_at(args) + n] = carries(n)->x;
 }
 
 template <bool kStatesOnly>
@@ -218,9 +221,14 @@ void launch_forward(const SelectiveScanGpuArguments& args, const SelectiveScanGp
   const auto run = [&](auto* kernel) {
     launch("selective_scan forward", kernel, launch_shape(args, plan), stream, args);
   };
-  if (constant) return run(scan_forward<kGpuConstantSegments, true, kStatesOnly>);
-  dispatch_segments(plan.segments,
-                    [&]<int kSegments>() { run(scan_forward<kSegments, false, kStatesOnly>); });
+  constexpr CarryPlace kEither = CarryPlace::kEither;
+  if (constant) return run(scan_forward<kGpuConstantSegments, true, kStatesOnly, kEither>);
+  dispatch_segments(plan.segments, [&]<int kSegments>() {
+    if constexpr (!kStatesOnly)
+      if (plan.shared_carries)
+        return run(scan_forward<kSegments, false, false, CarryPlace::kShared>);
+    run(scan_forward<kSegments, false, kStatesOnly, kEither>);
+  });
 }
 
 }  // namespace

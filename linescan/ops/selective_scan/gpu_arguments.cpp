@@ -139,9 +139,11 @@ SelectiveScanGpuArguments gpu_arguments(const SelectiveScanProblem& problem,
   args.rows = static_cast<int>(plan.rows);
   args.warps = static_cast<int>(plan.warps);
   args.shares = static_cast<int>(plan.shares);
+  args.teams = args.warps / args.shares;
   args.exchange = exchange_floats(plan.many_states ? 2 : plan.shares);
   args.state_tile = static_cast<int>(plan.state_tile);
-  args.state_steps = 1;
+  args.state_steps =
+      plan.state_lanes && plan.kept_steps > 0 ? static_cast<int>(plan.kept_steps / kGpuItems) : 1;
   args.softplus = problem.delta_softplus;
   args.shared = shared_layout(size, plan, states_only);
 
@@ -168,10 +170,8 @@ SelectiveScanGpuArguments gpu_arguments(const SelectiveScanProblem& problem,
 
   const SelectiveScanWorkspace layout = workspace_layout(size, plan);
   float* const floats = reinterpret_cast<float*>(workspace);
-  args.carry_state = plan.shared_carries ? plan.rows : size.channels;
-  args.carry_array = size.states * args.carry_state * (plan.shared_carries ? 1 : plan.slice);
   if (!plan.shared_carries) args.carries = floats + layout.carries;
-  float* const kept = plan.one_state ? problem.states.as<float>() : nullptr;
+  float* const kept = plan.kept_steps > 0 ? problem.states.as<float>() : nullptr;
   args.state_items = static_cast<int>(kept ? size.batch : plan.slice);
   if (gradients == nullptr) {
     args.out = sequence(problem.out, g);

@@ -70,22 +70,21 @@ struct SelectiveScanGpuArguments {
   float* last_state;                // likewise; its gradient in the backward pass
   float* initial_gradient;          // likewise
   float* tile_states;               // [tiles - 1, state_items, states, channels] or null
-  float* carries;                   // [arrays, slice, states, channels]; null: in shared memory
-  float* A_sums;                    // [batch, channels, states] or null
-  float* D_sums;                    // [batch, channels] or null
-  float* bias_sums;                 // [batch, channels] or null
-  float* constant_sums[2];          // [batch, channels, states] or null
+  float* carries;           // [slice, states, channels, carry_floats]; null: in shared memory
+  float* A_sums;            // [batch, channels, states] or null
+  float* D_sums;            // [batch, channels] or null
+  float* bias_sums;         // [batch, channels] or null
+  float* constant_sums[2];  // [batch, channels, states] or null
   int64_t length;
   int batch, channels, groups, group_channels, states;
-  int first_batch, slice;  // items of the batch that this launch works through
-  int state_items;         // from whose first one tile_states starts
-  int blocks, tiles;       // of a (batch, group); of a row
-  int rows;                // of a block
-  int warps, shares, state_tile;
-  int exchange;  // floats of a warp's
-  int state_steps;  // first kernel with state_lanes: tiles of kGpuItems steps from a kept state to the next one
+  int first_batch, slice;                // items of the batch that this launch works through
+  int state_items;                       // from whose first one tile_states starts
+  int blocks, tiles;                     // of a (batch, group); of a row
+  int rows;                              // of a block
+  int warps, shares, teams, state_tile;  // teams: warps / shares
+  int exchange;                          // floats of a warp's
+  int state_steps;  // state_lanes: tiles of kGpuItems steps from a kept state to the next one
   bool softplus;
-  int64_t carry_array, carry_state;  // strides of carries, in floats
   SelectiveScanShared shared;
 };
 

@@ -1,5 +1,5 @@
-// What a row hands from tile to tile: one float a state and array, in shared memory or, where it does
-// not fit there, in the workspace. And the states that the backward pass keeps.
+// What a row hands from tile to tile: some floats a state, in shared memory or, where they do not fit there, in the
+// workspace. And the states that the backward pass keeps.
 #pragma once
 
 #include <algorithm>
@@ -9,29 +9,38 @@
 
 namespace linescan {
 
-// Array 0 is the state on the way forward, the gradient of the state on the way back; kRates is A,
-// which is brought along because a row's states lie far from its neighbours' in memory.
-inline constexpr int kRates = 1;
-class GpuCarries {
+// What a kernel knows when it is compiled of where its carries are. Addresses of either kind cost more instructions
+// and time than those of one.
+enum class CarryPlace { kEither, kShared, kMemory };
+
+template <CarryPlace kPlace>
+__device__ __forceinline__ bool carries_are_shared(const SelectiveScanGpuArguments& args) {
+  return kPlace == CarryPlace::kEither ? args.carries == nullptr : kPlace == CarryPlace::kShared;
+}
+
+// `Floats` a state, neighbours in memory because they are used together.
+template <typename Floats, CarryPlace kPlace>
+class RowCarries {
  public:
   template <int kSegments>
-  __device__ __forceinline__ GpuCarries(const SelectiveScanGpuArguments& args,
-                                        const GpuPlace<kSegments>& place)
-      : args_(args) {
-    if (args.carries == nullptr)
-      base_ = reinterpret_cast<float*>(shared_memory() + args.shared.carries) +
-              place.team * GpuShape<kSegments>::kRows + place.row;
-    else
-      base_ = args.carries + int64_t{place.item - args.first_batch} * args.states * args.channels +
-              place.channel;
+  __device__ __forceinline__ RowCarries(const SelectiveScanGpuArguments& args,
+                                        const GpuPlace<kSegments>& place) {
+    if (carries_are_shared<kPlace>(args)) {
+      step_ = args.rows;
+      first_ = reinterpret_cast<Floats*>(shared_memory() + args.shared.carries) +
+               place.team * GpuShape<kSegments>::kRows + place.row;
+    } else {
+      step_ = args.channels;
+      first_ = reinterpret_cast<Floats*>(args.carries) +
+               int64_t{place.item - args.first_batch} * args.states * args.channels + place.channel;
+    }
   }
-  __device__ __forceinline__ float* operator()(int array, int n) const {
-    return base_ + array * args_.carry_array + n * args_.carry_state;
-  }
+  __device__ __forceinline__ Floats* operator()(int n) const { return first_ + int64_t{n} * step_; }
+  __device__ __forceinline__ int64_t step() const { return step_; }  // from state to state
 
  private:
-  const SelectiveScanGpuArguments& args_;
-  float* base_;
+  Floats* first_;
+  int step_;
 };
 
 // h[n] at the start of tile 1, 2, ..
@@ -49,7 +58,7 @@ __device__ __forceinline__ void fetch_states(const SelectiveScanGpuArguments& ar
                                              const GpuPlace<kSegments>& place, int tile, int first,
                                              int count, float* to) {
   if (!place.exists() || place.segment != 0) return;
-  const int rows = args.warps / args.shares * GpuShape<kSegments>::kRows;
+  const int rows = args.rows;
   to += place.share * rows + place.team * GpuShape<kSegments>::kRows + place.row;
   if (tile > 0) {
     const float* from = tile_state(args, place, tile, first + place.share);

@@ -49,7 +49,7 @@ class StepRows {
                                       const GpuPlace<1>& place, const GpuSequence& q)
       : from_(first_row(args, place, q)),
         data_(shared_memory() + q.shared + place.team * q.stage),
-        tile_bytes_(args.warps / args.shares * q.stage) {}
+        tile_bytes_(args.teams * q.stage) {}
 
   // The lane's number of step 0; those of the others follow kGpuWarp apart.
   __device__ __forceinline__ const T* tile(int index, int lane) const {
@@ -186,31 +186,6 @@ class FactorFeed {
 
   const unsigned char *B_, *C_;
   RawNumber<T> ahead_[kChunkAhead];
-};
-
-// What the lane's row hands from tile to tile: `Floats` a state, in shared memory or, where they do not
-// fit, in the workspace.
-template <typename Floats>
-class RowCarries {
- public:
-  __device__ __forceinline__ RowCarries(const SelectiveScanGpuArguments& args,
-                                        const GpuPlace<1>& place) {
-    if (args.carries == nullptr) {
-      step_ = args.rows;
-      first_ = reinterpret_cast<Floats*>(shared_memory() + args.shared.carries) +
-               place.team * kGpuWarp + place.lane;
-    } else {
-      step_ = args.channels;
-      first_ = reinterpret_cast<Floats*>(args.carries) +
-               int64_t{place.item - args.first_batch} * args.states * args.channels + place.channel;
-    }
-  }
-  __device__ __forceinline__ Floats* operator()(int n) const { return first_ + int64_t{n} * step_; }
-  __device__ __forceinline__ int64_t step() const { return step_; }  // from state to state
-
- private:
-  Floats* first_;
-  int step_;
 };
 
 // Fours of steps are finished by the warps of a team, a power of two, in turn.

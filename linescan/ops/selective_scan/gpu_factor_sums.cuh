@@ -30,7 +30,7 @@ __device__ __forceinline__ void write_factor_sums(const SelectiveScanGpuArgument
                                                   const GpuChunk<kSegments>& chunk,
                                                   const float* sums) {
   constexpr int kPitch = GpuShape<kSegments>::kPitch, kFours = GpuShape<kSegments>::kTile / 4;
-  const int teams = args.warps / args.shares, team_sums = 2 * args.state_tile * kPitch;
+  const int team_sums = 2 * args.state_tile * kPitch;
   const int units = chunk.count * kFours;
 #pragma unroll 1
   for (int unit = static_cast<int>(threadIdx.x); unit < 2 * units;
@@ -42,7 +42,7 @@ __device__ __forceinline__ void write_factor_sums(const SelectiveScanGpuArgument
     const float* from = sums + (which * args.state_tile + n) * kPitch + chunk.tile.place(t);
     float4 total = *reinterpret_cast<const float4*>(from);
 #pragma unroll 2
-    for (int team = 1; team < teams; ++team) {
+    for (int team = 1; team < args.teams; ++team) {
       const float4 other = *reinterpret_cast<const float4*>(from + team * team_sums);
       total.x += other.x, total.y += other.y, total.z += other.z, total.w += other.w;
     }

@@ -118,7 +118,7 @@ __device__ __forceinline__ unsigned char* stage(const SelectiveScanGpuArguments&
                                                 const GpuSequence& q,
                                                 const GpuPlace<kSegments>& place, int tile) {
   return shared_memory() + q.shared +
-         (tile % 2 == 0 ? place.team : args.warps / args.shares + place.team) * q.stage;
+         (tile % 2 == 0 ? place.team : args.teams + place.team) * q.stage;
 }
 
 // Starts to bring the team's rows of a tile of all sequences, each by one of its warps; complete after

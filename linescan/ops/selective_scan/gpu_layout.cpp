@@ -12,10 +12,10 @@ using Size = SelectiveScanSize;
 
 }  // namespace
 
-int64_t carry_arrays(const Size& size, const Plan& plan) {
+int64_t carry_floats(const Size& size, const Plan& plan) {
   if (plan.pass == Pass::kForward) return 2;
   if (plan.channels_last) return 4;
-  return 3 + (size.constant_B ? 1 : 0) + (size.constant_C ? 1 : 0);
+  return size.constant_B || size.constant_C ? 5 : 3;
 }
 
 SelectiveScanShared shared_layout(const Size& size, const Plan& plan, bool states_only) {
@@ -70,7 +70,7 @@ SelectiveScanShared shared_layout(const Size& size, const Plan& plan, bool state
       shared.exchange = take(plan.warps * exchange_floats(plan.shares) * 4);
     if (plan.shared_carries)
       shared.carries =
-          take((backward ? carry_arrays(size, plan) : 2) * size.states * plan.rows * 4);
+          take((backward ? carry_floats(size, plan) : 2) * size.states * plan.rows * 4);
     return shared;
   }
   const int64_t data = static_cast<int64_t>(size_of(size.dtype));
@@ -93,7 +93,8 @@ SelectiveScanShared shared_layout(const Size& size, const Plan& plan, bool state
     shared.states = take(2 * plan.state_tile * plan.rows * 4);
   }
   if (plan.shared_carries)
-    shared.carries = take((backward ? carry_arrays(size, plan) : 2) * size.states * plan.rows * 4);
+    shared.carries =
+        take((backward ? carry_floats(size, plan) : 2) * size.states * round_up(plan.rows, 2) * 4);
   return shared;
 }
 
@@ -106,9 +107,10 @@ SelectiveScanWorkspace workspace_layout(const Size& size, const Plan& plan) {
   };
   const int64_t states = size.channels * size.states;
   if (!plan.shared_carries)
-    workspace.carries = take(carry_arrays(size, plan) * plan.slice * states);
+    workspace.carries =
+        take(carry_floats(size, plan) * plan.slice * size.states * round_up(size.channels, 2));
   if (plan.pass == Pass::kForward) return workspace;
-  if (!plan.one_state || !size.kept_states)
+  if (plan.kept_steps == 0)
     workspace.states = take(std::max<int64_t>(plan.tiles - 1, 0) * plan.slice * states);
   for (int i = 0; i < 2; ++i)
     if (plan.blocks > 1 && !(i == 0 ? size.constant_B : size.constant_C))

@@ -28,6 +28,7 @@ Bounds bounds_of(const Plan& plan, DType dtype) {
   if (plan.one_state) return {!forward ? 128 : dtype == DType::kFloat32 ? 96 : 80, kOneWarps};
   if (plan.channels_last) return {168, kChannelsLastMaxWarps};
   if (plan.state_lanes) return {128, kStateLanesMaxWarps};
+  if (plan.together > 1) return {256, kScanTogetherWarps};
   return forward ? Bounds{128, kGpuScanMaxWarps} : Bounds{168, 6};
 }
 
@@ -103,12 +104,37 @@ Plan one_state_kept(const Size& size) {
   return plan;
 }
 
+// How many lanes share a row's tile of steps backward where several states are kept; 0: they are not. As above, a
+// function of sizes alone. Longer tiles keep less, and are for rows too few to fill a device without.
+int64_t kept_lanes(const Size& size) {
+  if (!may_be_state_lanes(size)) return 0;
+  const int64_t rows = size.batch * size.channels;
+  const int64_t warps =
+      std::max<int64_t>(1, size.states / kGpuItems);  // many states are divided among warps
+  int64_t lanes = 1;
+  while (lanes < kGpuWarp && rows * warps * lanes < kKeptLanes) lanes *= 2;
+  return size.states <= kKeptBytes / 4 * lanes * kGpuItems ? lanes : 0;
+}
+
+// Steps from one kept state to the next; 0: none are kept.
+int64_t tile_between_kept(const Size& size) {
+  return may_be_one_state(size) ? tile_of(one_state_kept(size)) : kept_lanes(size) * kGpuItems;
+}
+
 // Whether the states of a row may be divided among that many warps of a block.
 bool may_share(const Size& size, const Plan& plan) {
   if (plan.channels_last && kChunkStates % plan.shares != 0) return false;
   const bool simple = !size.constant_B && !size.constant_C && !size.gate;
   return plan.shares == 1 ||
          (simple && plan.shares <= size.states && plan.warps % plan.shares == 0);
+}
+
+// Whether a warp of the general variant backward may walk several states at once.
+bool may_go_together(const Size& size, const Plan& plan) {
+  const int64_t states = plan.shares * kScanTogether;
+  return plan.pass == Pass::kBackward && !plan.many_states && !plan.channels_last &&
+         plan.shared_carries && !size.constant_B && !size.constant_C && !size.gate &&
+         size.states % states == 0 && plan.state_tile % states == 0;
 }
 
 void fill(const Size& size, const Gpu& gpu, Plan& plan) {
@@ -176,9 +202,10 @@ Plan ahead_plan(const Size& size, const Plan& plan) {
 }
 
 int64_t gpu_kept_states(const Size& size) {
-  if (!may_be_one_state(size)) return 0;
-  const int64_t tiles = ceil_div(size.length, tile_of(one_state_kept(size)));
-  return std::max<int64_t>(tiles - 1, 0) * size.batch * size.channels;
+  const int64_t tile = tile_between_kept(size);
+  if (tile == 0) return 0;
+  return std::max<int64_t>(ceil_div(size.length, tile) - 1, 0) * size.batch * size.channels *
+         size.states;
 }
 
 std::vector<SelectiveScanGpuPlan> legal_plans(const SelectiveScanSize& size, Pass pass,
@@ -186,14 +213,20 @@ std::vector<SelectiveScanGpuPlan> legal_plans(const SelectiveScanSize& size, Pas
   // What a problem costs at least does not depend on the device.
   const SelectiveScanPlan least = plan(size, pass, 1);
   std::vector<Plan> plans;
-  const Ahead ahead = pass == Pass::kBackward ? best_ahead(size, gpu) : Ahead{};
+  const int64_t kept_steps = size.kept_states ? tile_between_kept(size) : 0;
+  const int64_t kept_bytes = kept_steps > 0 ? 4 * gpu_kept_states(size) : 0;
+  const Ahead ahead = pass == Pass::kBackward && kept_steps == 0 ? best_ahead(size, gpu) : Ahead{};
   const auto consider = [&](Plan& candidate) {
+    candidate.kept_steps = kept_steps;
+    candidate.kept_bytes = kept_bytes;
     fill(size, gpu, candidate);
     if (!fits(size, candidate, gpu)) return;
-    // The many-states variant has no first kernel of its own.
-    if (candidate.many_states && ahead.lanes == 0) return;
-    if (candidate.many_states || ahead.cost <= first_kernel_cycles(size, candidate, gpu))
-      candidate.ahead_lanes = ahead.lanes;
+    if (kept_steps == 0) {
+      // The many-states variant has no first kernel of its own.
+      if (candidate.many_states && ahead.lanes == 0) return;
+      if (candidate.many_states || ahead.cost <= first_kernel_cycles(size, candidate, gpu))
+        candidate.ahead_lanes = ahead.lanes;
+    }
     candidate.workspace_bytes = 4 * workspace_layout(size, candidate).floats;
     candidate.bytes = least.bytes;
     candidate.exponentials = least.exponentials;
@@ -251,6 +284,7 @@ std::vector<SelectiveScanGpuPlan> legal_plans(const SelectiveScanSize& size, Pas
           candidate.many_states = may_be_many_states(size, candidate);
           candidate.channels_last = may_be_channels_last(size, candidate);
           if (size.ordered && !candidate.channels_last) continue;  // no other knows an order
+          if (kept_steps > 0 && tile_of(candidate) != kept_steps) continue;
           if (!may_share(size, candidate)) continue;
           const int64_t largest = largest_state_tile(size, candidate);
           for (const int64_t half : {1, 2}) {
@@ -259,6 +293,10 @@ std::vector<SelectiveScanGpuPlan> legal_plans(const SelectiveScanSize& size, Pas
             if (candidate.state_tile == state_tile || (fixed && half > 1)) continue;
             candidate.state_tile = state_tile;
             consider(candidate);
+            if (!may_go_together(size, candidate)) continue;
+            Plan together = candidate;
+            together.together = kScanTogether;
+            consider(together);
           }
         }
   return plans;
@@ -317,6 +355,11 @@ std::string to_string(const SelectiveScanGpuPlan& plan) {
       plan.blocks, tile, plan.tiles, plan.tail ? ", the last one short" : "", plan.state_tile,
       plan.shared_carries ? "shared memory" : "the workspace", plan.shared_bytes, plan.shared_limit,
       plan.blocks_per_multiprocessor, plan.warps_per_multiprocessor);
+  if (plan.together > 1)
+    text += fmt::format("  at once         {} states of a warp\n", plan.together);
+  if (plan.kept_steps > 0)
+    text += fmt::format("  kept            {} bytes between the passes: states every {} steps\n",
+                        plan.kept_bytes, plan.kept_steps);
   if (plan.ahead_lanes > 0)
     text += fmt::format("  first kernel    {} lanes divide a row's states\n", plan.ahead_lanes);
   if (plan.pass == Pass::kBackward)

@@ -15,8 +15,11 @@ namespace linescan {
 // Steps that one lane keeps in registers: five arrays of them in the backward pass, beside two for the
 // state at hand, are 112 of the 168 registers that let twelve warps share a multiprocessor.
 inline constexpr int kGpuItems = 16;
-inline constexpr int kGpuScanMaxWarps = 8;      // of a block
-inline constexpr int kGpuWarp = 32;             // lanes
+inline constexpr int kGpuScanMaxWarps = 8;  // of a block
+inline constexpr int kGpuWarp = 32;         // lanes
+// The general variant backward: states that are walked at once where warps are few, and those warps of a block.
+inline constexpr int kScanTogether = 2;
+inline constexpr int kScanTogetherWarps = 4;
 inline constexpr int kGpuConstantSegments = 4;  // the only variant with constant B or C
 // The variant for one state: lanes lie along the length, a warp meets its block's rows in turn.
 inline constexpr int kOneItems = 8;      // steps of a lane
@@ -36,6 +39,10 @@ inline constexpr int kShortForwardWarps = 24;
 inline constexpr int kShortBackwardWarps = 16;
 // The backward variant for several states: how much of B and C a warp brings at once, as floats.
 inline constexpr int kManyBatchFloats = 16 * kGpuItems;
+// Where several states are kept, as many lanes share a row backward as make kKeptLanes of all rows, or all of a warp;
+// and the most bytes that are kept for a step of a row.
+inline constexpr int64_t kKeptLanes = 32768;
+inline constexpr int64_t kKeptBytes = 16;
 // The variant whose lanes divide a row's states: the most lanes of a row and warps of a block, and how many
 // warps of a multiprocessor its registers are bounded for.
 inline constexpr int kStateLanesMost = 8;
@@ -70,10 +77,15 @@ struct SelectiveScanGpuPlan {
   int64_t rows = 0;            // of a block
   int64_t blocks = 0;  // of a (batch, group); backward: parts that the sums for B, C come in
   int64_t state_tile = 0;
+  int64_t together = 1;     // backward, general variant: states that a warp walks at once
   int64_t tiles = 0;        // of a row
   bool tail = false;        // one state: fewer steps a lane in the last one
   int64_t slice = 0;        // batch items that one launch works through
   int64_t ahead_lanes = 0;  // backward: a first kernel with state_lanes has them; 0: there is none
+  // Steps from one state to the next that the forward pass leaves in SelectiveScanProblem::states and the backward
+  // pass reads there: one of the latter's tiles. 0: none.
+  int64_t kept_steps = 0;
+  int64_t kept_bytes = 0;       // of all of them
   bool shared_carries = false;  // what rows hand from tile to tile: shared memory, or workspace
 
   int64_t grid = 0, block = 0;  // of the largest launch
@@ -121,7 +133,8 @@ struct SelectiveScanShared {
   // rows of a warp, kGpuSegmentPitch].
   int64_t items = -1;
   int64_t states = -1;  // backward: [2, state_tile, rows] floats: states at the tile's start
-  // [arrays, states, rows] floats; state_lanes: [warps, slots, lanes] pairs.
+  // Forward and channels_last [states, rows, carry_floats], the general variant backward likewise (BackwardCarries);
+  // many states: [2, states, rows] floats; state_lanes: [warps, slots, lanes] pairs.
   int64_t carries = -1;
   int64_t bytes = 0;
 };
@@ -155,7 +168,7 @@ struct SelectiveScanWorkspace {
   // B, C: [blocks, slice, groups, states, length], for channels_last [.., length, states]; none with
   // one block.
   int64_t sums[2] = {};
-  int64_t carries = 0;  // [arrays, slice, states, channels]
+  int64_t carries = 0;  // [slice, states, channels, carry_floats]
   int64_t rates = 0;    // [states, channels]: A turned round, for many states
   int64_t A = 0, D = 0, bias = 0, constant[2] = {};  // [batch, channels(, states)]
   int64_t floats = 0;
@@ -163,11 +176,12 @@ struct SelectiveScanWorkspace {
 SelectiveScanWorkspace workspace_layout(const SelectiveScanSize& size,
                                         const SelectiveScanGpuPlan& plan);
 
-// Numbers that SelectiveScanProblem::states holds: a function of the problem alone, so that shapes do
-// not depend on the device. 0 where a backward pass would not read them.
+// Numbers that SelectiveScanProblem::states holds, [tiles - 1, batch, states, channels]: h at the start of tiles
+// 1, 2, .. A function of the problem alone, so that shapes do not depend on the device. 0 where a backward pass would
+// not read them.
 int64_t gpu_kept_states(const SelectiveScanSize& size);
 
-// Arrays of [states, rows] that rows carry from tile to tile.
-int64_t carry_arrays(const SelectiveScanSize& size, const SelectiveScanGpuPlan& plan);
+// Floats that a row carries from tile to tile for a state.
+int64_t carry_floats(const SelectiveScanSize& size, const SelectiveScanGpuPlan& plan);
 
 }  // namespace linescan

@@ -36,6 +36,9 @@ Filling filling_of(const Plan& plan, const Gpu& gpu) {
 double busy_of(const Plan& plan, double filled) {
   if (plan.state_lanes) return std::clamp(filled / 15, 0.01, 0.58);
   if (plan.one_state) return std::clamp(filled / 28, 0.01, 0.75);
+  // Longer chains of instructions that do not wait for each other.
+  if (plan.pass == Pass::kBackward && !plan.channels_last)
+    return std::clamp(filled / (plan.many_states ? 24 : 16), 0.01, 0.58);
   return std::clamp(filled / 24, 0.01, 0.55);
 }
 
@@ -76,7 +79,7 @@ double expected_cycles(const Size& size, const Plan& plan, const Gpu& gpu) {
     const double together = 1 + waiting / (real(plan.tiles) * std::max(1.0, share));
     const double turns = real(ceil_div(plan.rows, kOneWarps * rows_of_warp(plan)));
     double turn = 250 + 8 * steps;  // instructions, of a tile's rows at once
-    const bool states_first = plan.tiles > 1 && !size.kept_states;
+    const bool states_first = plan.tiles > 1 && plan.kept_steps == 0;
     if (backward) turn = 550 + 20 * steps + (states_first ? 200 + 8 * steps : 0);
     const double tile = plan.short_rows ? (backward ? 480.0 : 270.0) : turns * turn + own;
     const double tiles = real(plan.tiles) - (plan.tail ? 0.65 : 0);
@@ -86,13 +89,15 @@ double expected_cycles(const Size& size, const Plan& plan, const Gpu& gpu) {
     const double rounds = real(ceil_div(size.states, 2 * plan.segments));
     const double chunks = real(ceil_div(size.states, kChunkStates));
     const double tile =
-        rounds * 190 + chunks * 115 + 450 / real(plan.segments) + 100 + 28 * real(plan.segments);
+        rounds * 190 + chunks * 115 + 450 / real(plan.segments) + 100 + 90 * real(plan.segments);
     return waves_begun * filled * real(plan.tiles) * tile / (4 * busy);
   }
   if (plan.many_states) {  // both kernels, and waiting at a tile's ends
-    const double states = real(ceil_div(size.states, plan.shares));
+    const double states = real(ceil_div(size.states, plan.shares)), shares = real(plan.shares);
+    double tile = states * 293 + 860 + 4740 / (shares * shares);
+    if (plan.kept_steps == 0) tile += states * 112 + 600;
     return real(ceil_div(size.batch, plan.slice)) *
-           (waves * filled * real(plan.tiles) * (states * 560 + 1900) / (4 * busy) + extra);
+           (waves * filled * real(plan.tiles) * tile / (4 * busy) + extra);
   }
   if (plan.channels_last) {
     const double states = real(ceil_div(size.states, plan.shares));
@@ -110,10 +115,11 @@ double expected_cycles(const Size& size, const Plan& plan, const Gpu& gpu) {
     item = 32, state = alone ? 6.5 : 8.5, state_tile = alone ? 15 : 30 + 6 * steps, tile = 250;
   } else {
     item = 60, state = alone ? 21 : 27, state_tile = alone ? 30 : 60 + 14 * steps, tile = 500;
-    if (plan.tiles > 1)
+    if (plan.tiles > 1 && plan.kept_steps == 0)
       item += 26, state += alone ? 5.5 : 7.5, state_tile += alone ? 15 : 30 + 6 * steps,
           tile += 200;
   }
+  if (plan.together > 1) state *= 0.92;
   if (!plan.shared_carries) state_tile += 40;
   // Rows that do not start at multiples of 16 bytes come in smaller pieces, unless they come whole.
   const int64_t row_bytes = size.length * static_cast<int64_t>(size_of(size.dtype));
@@ -121,9 +127,9 @@ double expected_cycles(const Size& size, const Plan& plan, const Gpu& gpu) {
     item += (backward ? 3.0 : 1.5) * (row_bytes % 8 == 0 ? 4 : row_bytes % 4 == 0 ? 10 : 30);
   const int64_t units =
       2 * plan.state_tile * tile_of(plan) * static_cast<int64_t>(size_of(size.dtype)) / 16;
-  const double chunk = (backward ? 250 : 60) + 200 * real(ceil_div(units, kGpuWarp)) /
-                                                   real(plan.warps) *
-                                                   (backward && plan.tiles > 1 ? 2 : 1);
+  const double chunk =
+      (backward ? 250 : 60) + 200 * real(ceil_div(units, kGpuWarp)) / real(plan.warps) *
+                                  (backward && plan.tiles > 1 && plan.kept_steps == 0 ? 2 : 1);
   const double states = real(ceil_div(size.states, plan.shares));  // of a warp
   if (plan.shares > 1) item += 10, tile += 100;                    // sums over the team
   const double warp = real(plan.tiles * kGpuItems) * (item + states * state) +

@@ -102,7 +102,7 @@ struct GpuPlace {
     index /= args.blocks;
     group = index % args.groups;
     item = args.first_batch + index / args.groups;
-    const int first = (part * (args.warps / args.shares) + team) * kRows;
+    const int first = (part * args.teams + team) * kRows;
     // Asked apart: ptxas 13.0 takes the answer to rows == kRows from the minimum, wrongly.
     full = first + kRows <= args.group_channels;
     rows = full ? kRows : max(0, args.group_channels - first);

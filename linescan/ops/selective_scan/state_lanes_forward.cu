@@ -1,5 +1,6 @@
-// Selective scan on the GPU with several states, for sequences that lie along the length, forward; and the
-// first kernel of the backward pass, which leaves nothing but the states at the start of every tile.
+// Selective scan on the GPU with several states, for sequences that lie along the length, forward, where wanted with
+// the states at the start of the backward pass's tiles; and the first kernel of the backward pass, which leaves nothing
+// but those.
 //
 //   Equations and shapes as in forward.cu.
 //
@@ -70,7 +71,19 @@ __global__ void __launch_bounds__(kStateLanesMaxWarps* kGpuWarp,
   auto next_u = bring(u, args.inputs[0], count), next_delta = bring(delta, args.inputs[1], count);
   Factors batch(args, place, 0, 0, 1);
   int parity = 0;
+  int kept = 0, next_kept = args.tile_states != nullptr && exists ? args.state_steps : tiles;
   for (int tile = 0; tile < tiles; ++tile) {
+    if (tile == next_kept) {
+      ++kept;
+      next_kept += args.state_steps;
+      float* start = tile_state(args, place, kept, place.segment);
+      const float2* carry = memory.carries;
+#pragma unroll 1
+      for (int n = place.segment; n < args.states; n += kLanes) {
+        *start = carry->x;
+        carry += kGpuWarp, start += int64_t{kLanes} * args.channels;
+      }
+    }
     const auto now_u = next_u;
     {
       float dt[kOwn], du[kOwn];
@@ -95,9 +108,6 @@ __global__ void __launch_bounds__(kStateLanesMaxWarps* kGpuWarp,
 
     float dt[kGpuItems], du[kGpuItems], y[kGpuItems] = {};
     float2* carry = memory.carries;
-    [[maybe_unused]] float* start = nullptr;
-    if (kStatesOnly && tile > 0 && tile % args.state_steps == 0 && exists)
-      start = tile_state(args, place, tile / args.state_steps, place.segment);
     for (int first = 0; first < args.states; first += kChunkStates) {
       const bool more = first + kChunkStates < args.states;
       if (more || tile + 1 < tiles)
@@ -113,9 +123,6 @@ __global__ void __launch_bounds__(kStateLanesMaxWarps* kGpuWarp,
         for (int k = 0; k < 2; ++k) {
           const float2 now = carry[k * kGpuWarp];
           h[k] = now.x, rate[k] = now.y;
-          if constexpr (kStatesOnly)
-            if (start != nullptr && n + k * kLanes < args.states)
-              start[k * int64_t{kLanes} * args.channels] = h[k];
         }
         for_fours([&](int i) {
           float B[2][4];
@@ -138,8 +145,6 @@ __global__ void __launch_bounds__(kStateLanesMaxWarps* kGpuWarp,
 #pragma unroll
         for (int k = 0; k < 2; ++k) carry[k * kGpuWarp].x = h[k];
         carry += 2 * kGpuWarp, at += 2 * kLanes * kChunkPitch;
-        if constexpr (kStatesOnly)
-          if (start != nullptr) start += 2 * int64_t{kLanes} * args.channels;
       }
       parity ^= 1;
       if (more) batch.unpack(memory.factors(parity), place.lane);

@@ -78,7 +78,8 @@ __global__ void __launch_bounds__(kGpuScanMaxWarps* kGpuWarp, 2)
       continue;
     }
 
-    if (args.tile_states != nullptr && index > 0 && place.exists())
+    // At once: the loop over steps has no registers for it beside outputs.
+    if (!kStatesOnly && args.tile_states != nullptr && index > 0 && place.exists())
 #pragma unroll 1
       for (int n = place.share + place.segment * args.shares; n < args.states;
            n += kSegments * args.shares)
@@ -180,6 +181,8 @@ __global__ void __launch_bounds__(kGpuScanMaxWarps* kGpuWarp, 2)
         float2* const own_carry = carry;
         carry += carry_step;
         ahead = look_ahead(n + args.shares, carry);
+        if (kStatesOnly && place.exists() && place.segment == 0 && index > 0)
+          *tile_state(args, place, index, n) = now.x;
         walk(n, now.x, now.y, &own_carry->x);
       }
     }

@@ -134,7 +134,7 @@ struct SelectiveScanShared {
   int64_t items = -1;
   int64_t states = -1;  // backward: [2, state_tile, rows] floats: states at the tile's start
   // Forward and channels_last [states, rows, carry_floats], the general variant backward likewise (BackwardCarries);
-  // many states: [2, states, rows] floats; state_lanes: [warps, slots, lanes] pairs.
+  // many states: [states, rows] pairs; state_lanes: [warps, slots, lanes] pairs.
   int64_t carries = -1;
   int64_t bytes = 0;
 };

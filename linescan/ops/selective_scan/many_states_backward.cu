@@ -74,13 +74,11 @@ __global__ void __launch_bounds__(kMaxThreads, 2)
   float* factors = own_exchange;  // which the warp fills after its last state
   static_assert(2 * kManyBatchFloats <= 2 * kGpuExchange);
   const GpuSequence &u = args.inputs[0], &delta = args.inputs[1], &gradient = args.inputs[3];
-  // What the lane's row hands from tile to tile, [states, 2]: gradients of the states, and sums for A.
-  float* carries = reinterpret_cast<float*>(shared + args.shared.carries) + place.lane;
-  for (int n = place.share; n < args.states; n += args.shares) {
-    carries[2 * n * kGpuWarp] =
-        args.last_state && exists ? args.last_state[place.states_at(args) + n] : 0;
-    carries[(2 * n + 1) * kGpuWarp] = 0;
-  }
+  // What the lane's row hands from tile to tile for a state: its gradient, and the sum for A.
+  float2* carries = reinterpret_cast<float2*>(shared + args.shared.carries) + place.lane;
+  for (int n = place.share; n < args.states; n += args.shares)
+    carries[n * kGpuWarp] =
+        make_float2(args.last_state && exists ? args.last_state[place.states_at(args) + n] : 0, 0);
   const float D = args.D && exists ? args.D[place.channel] : 0;
   const float bias = args.delta_bias && exists ? args.delta_bias[place.channel] : 0;
   const auto address = [&](const GpuSequence& q, int64_t t) { return address_of(q, place, t); };
@@ -93,6 +91,8 @@ __global__ void __launch_bounds__(kMaxThreads, 2)
           : sums.data + place.part * sums.part +
                 (sums.part != 0 ? place.item - args.first_batch : place.item) * sums.batch +
                 place.group * sums.group;
+  const int64_t sums_move = args.shares * sums.state;  // from one state of the warp to the next one
+  const bool float_sums = sums.dtype == DType::kFloat32;
 
   float D_sum = 0, bias_sum = 0;
   for (int tile = args.tiles - 1; tile >= 0; --tile) {
@@ -112,11 +112,14 @@ __global__ void __launch_bounds__(kMaxThreads, 2)
     const int64_t ahead_step = int64_t{args.shares} * args.channels;
     const float* ahead_A = args.rates + int64_t{place.share} * args.channels + place.channel;
     const float* ahead_h = tile > 0 ? tile_state(args, place, tile, place.share) : args.rates;
-    const float* ahead_carry = carries + 2 * place.share * kGpuWarp;
+    const float2* ahead_carry = carries + place.share * kGpuWarp;
     int ahead_n = place.share;
     const auto look_ahead = [&] {
       Ahead next{0, 0, 0, 0};
-      if (ahead_n < args.states) next.k = ahead_carry[0], next.A_sum = ahead_carry[kGpuWarp];
+      if (ahead_n < args.states) {
+        const float2 carry = *ahead_carry;
+        next.k = carry.x, next.A_sum = carry.y;
+      }
       if (ahead_n < args.states && exists) {
         next.A = *ahead_A;
         if (tile > 0)
@@ -125,7 +128,7 @@ __global__ void __launch_bounds__(kMaxThreads, 2)
           next.h = args.initial_state[place.states_at(args) + ahead_n];
       }
       ahead_A += ahead_step, ahead_h += ahead_step;
-      ahead_carry += 2 * args.shares * kGpuWarp, ahead_n += args.shares;
+      ahead_carry += args.shares * kGpuWarp, ahead_n += args.shares;
       return next;
     };
     Ahead ahead = look_ahead();
@@ -137,7 +140,7 @@ __global__ void __launch_bounds__(kMaxThreads, 2)
     read_steps(own_steps, row.dt), read_steps(own_steps + kGpuExchange, row.du);
     const bool sums_wanted = sums_to != nullptr && sums_step < rest;
     unsigned char* tile_sums = sums_to + (start + sums_step) * sums.step + place.share * sums.state;
-    float* own_carry = carries + 2 * place.share * kGpuWarp;
+    float2* own_carry = carries + place.share * kGpuWarp;
     int parity = 0;
     for (int first = place.share; first < args.states;
          first += batch.kStates * args.shares, parity ^= 1) {
@@ -152,10 +155,15 @@ __global__ void __launch_bounds__(kMaxThreads, 2)
         ahead = look_ahead();
         float k = now.k, A_sum;
         const float sum = row.walk<T>(now.A, now.h, k, A_sum, at, own_gy, place.lane);
-        own_carry[0] = k, own_carry[kGpuWarp] = now.A_sum + A_sum;
-        own_carry += 2 * args.shares * kGpuWarp;
-        if (sums_wanted) store_float(tile_sums, sums.dtype, sum);
-        tile_sums += args.shares * sums.state;
+        *own_carry = make_float2(k, now.A_sum + A_sum);
+        own_carry += args.shares * kGpuWarp;
+        if (sums_wanted) {
+          if (float_sums)
+            *reinterpret_cast<float*>(tile_sums) = sum;
+          else
+            store_float(tile_sums, sums.dtype, sum);
+        }
+        tile_sums += sums_move;
       }
     }
     __syncwarp();
@@ -197,8 +205,8 @@ __global__ void __launch_bounds__(kMaxThreads, 2)
   if (exists)
     for (int n = place.share; n < args.states; n += args.shares) {
       const int64_t at = place.states_at(args) + n;
-      if (args.initial_gradient) args.initial_gradient[at] = carries[2 * n * kGpuWarp];
-      if (args.A_sums) args.A_sums[at] = carries[(2 * n + 1) * kGpuWarp];
+      if (args.initial_gradient) args.initial_gradient[at] = carries[n * kGpuWarp].x;
+      if (args.A_sums) args.A_sums[at] = carries[n * kGpuWarp].y;
     }
   __syncthreads();
   own_exchange[place.lane] = D_sum, own_exchange[kGpuWarp + place.lane] = bias_sum;

@@ -73,15 +73,17 @@ __global__ void __launch_bounds__(kStateLanesMaxWarps* kGpuWarp,
   int parity = 0;
   int kept = 0, next_kept = args.tile_states != nullptr && exists ? args.state_steps : tiles;
   for (int tile = 0; tile < tiles; ++tile) {
+    float* start = nullptr;
     if (tile == next_kept) {
-      ++kept;
+      start = tile_state(args, place, ++kept, place.segment);
       next_kept += args.state_steps;
-      float* start = tile_state(args, place, kept, place.segment);
-      const float2* carry = memory.carries;
+      if constexpr (!kStatesOnly) {  // at once: the loop over steps has no registers for it
+        const float2* carry = memory.carries;
 #pragma unroll 1
-      for (int n = place.segment; n < args.states; n += kLanes) {
-        *start = carry->x;
-        carry += kGpuWarp, start += int64_t{kLanes} * args.channels;
+        for (int n = place.segment; n < args.states; n += kLanes) {
+          *start = carry->x;
+          carry += kGpuWarp, start += int64_t{kLanes} * args.channels;
+        }
       }
     }
     const auto now_u = next_u;
@@ -123,6 +125,9 @@ __global__ void __launch_bounds__(kStateLanesMaxWarps* kGpuWarp,
         for (int k = 0; k < 2; ++k) {
           const float2 now = carry[k * kGpuWarp];
           h[k] = now.x, rate[k] = now.y;
+          if constexpr (kStatesOnly)
+            if (start != nullptr && n + k * kLanes < args.states)
+              start[k * int64_t{kLanes} * args.channels] = h[k];
         }
         for_fours([&](int i) {
           float B[2][4];
@@ -145,6 +150,8 @@ __global__ void __launch_bounds__(kStateLanesMaxWarps* kGpuWarp,
 #pragma unroll
         for (int k = 0; k < 2; ++k) carry[k * kGpuWarp].x = h[k];
         carry += 2 * kGpuWarp, at += 2 * kLanes * kChunkPitch;
+        if constexpr (kStatesOnly)
+          if (start != nullptr) start += 2 * int64_t{kLanes} * args.channels;
       }
       parity ^= 1;
       if (more) batch.unpack(memory.factors(parity), place.lane);

@@ -376,6 +376,12 @@ std::tuple<Tensor, Tensor> forward_autograd(const Tensor& u, const Tensor& delta
                                             const OptionalTensor& initial_state,
                                             bool delta_softplus,
                                             std::optional<at::ScalarType> out_dtype) {
+  if (!is_differentiated({u, delta, A, B, C, or_undefined(D), or_undefined(z),
+                          or_undefined(delta_bias), or_undefined(initial_state)})) {
+    at::AutoDispatchBelowADInplaceOrView below;  // nothing is kept
+    return selective_scan(u, delta, A, B, C, D, z, delta_bias, initial_state, delta_softplus,
+                          out_dtype);
+  }
   auto results = SelectiveScanFunction::apply(u, delta, A, B, C, D, z, delta_bias, initial_state,
                                               delta_softplus, out_dtype);
   return {results[0], results[1]};

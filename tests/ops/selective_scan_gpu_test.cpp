@@ -544,10 +544,15 @@ TEST(SelectiveScanGpuPlans, SeveralKeptStatesAgreeWithReference) {
         EXPECT_EQ(one.kept_steps, lanes * kGpuItems);
         EXPECT_EQ(one.ahead_lanes, 0);
       }
-    // Of many rows a few plans, for the time: the first, the last, the chosen one.
+    // Of many rows a few plans, for the time: the first, the last, the chosen one, one of states that are walked at once.
     if (c.batch > 2) {
+      const auto together =
+          std::ranges::find_if(back, [](const auto& p) { return p.together > 1; });
+      ASSERT_NE(together, back.end());
+      const SelectiveScanGpuPlan at_once = *together;
       for (auto [plans, pass] : {std::pair{&ahead, Pass::kForward}, {&back, Pass::kBackward}})
         *plans = {plans->front(), plan(size, pass, test_gpu()), plans->back()};
+      back.push_back(at_once);
       back[0].slice = 50;
     }
     for (std::size_t i = 0; i < std::max(ahead.size(), back.size()); ++i) {
@@ -561,6 +566,14 @@ TEST(SelectiveScanGpuPlans, SeveralKeptStatesAgreeWithReference) {
 
 // Sixteen bytes a step of a row at most; and the same for every device.
 TEST(SelectiveScanGpuPlanner, KeepsSeveralStatesWhereTheyAreFew) {
+  // More channels than the variant for one state can hold in shared memory: another one has its tiles.
+  SelectiveScanSize wide{.batch = 1, .channels = 1 << 20, .length = 2048, .states = 1};
+  wide.kept_states = true;
+  for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
+    const SelectiveScanGpuPlan other = plan(wide, pass, find_gpu("h100"));
+    EXPECT_EQ(tile_of(other), other.kept_steps);
+    EXPECT_EQ(other.kept_steps, kGpuWarp * kOneItems);
+  }
   SelectiveScanSize size{.batch = 8, .channels = 4096, .length = 2048, .states = 16};
   size.dtype = DType::kBFloat16;
   EXPECT_EQ(gpu_kept_states(size), int64_t{127} * 8 * 4096 * 16);

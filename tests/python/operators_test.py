@@ -199,6 +199,25 @@ def test_many_short_rows_have_the_gradients_of_the_cpu(groups):
         torch.testing.assert_close(cuda.cpu(), cpu, rtol=1e-3, atol=1e-3 * cpu.abs().max().item())
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_states_are_kept_for_a_backward_pass_alone():
+    batch, channels, length, states = 2, 1024, 1024, 16
+    rows = torch.randn(2, batch, channels, length, device="cuda")
+    factors = torch.randn(2, batch, 1, states, length, device="cuda")
+    A = -torch.rand(channels, states, device="cuda")
+
+    def held():
+        before = torch.cuda.memory_allocated()
+        results = ops.selective_scan(*rows, A, *factors)
+        return torch.cuda.memory_allocated() - before, results
+
+    without = held()[0]
+    A.requires_grad_()
+    with torch.no_grad():
+        assert held()[0] == without
+    assert held()[0] - without >= batch * channels * states * 4  # at the start of one more tile at least
+
+
 def test_outputs_follow_the_strides_of_the_first_input():
     u = torch.rand(2, 4, 5).transpose(1, 2).contiguous().transpose(1, 2)
     inputs = scan_inputs(dtype=torch.float32, requires_grad=False)

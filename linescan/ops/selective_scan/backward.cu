@@ -1,5 +1,5 @@
 // Selective scan on the GPU, backward. Walks a row's tiles from the last one to the first; a tile's
-// states are computed again from the state at its start, which a first kernel has left.
+// states are computed again from the state at its start, which the forward pass or a first kernel has left.
 //
 //   gh[t,n] = C[t,n] gy[t] + k[t+1,n]     k[t,n] = a[t,n] gh[t,n]     gy: of out, times silu(z)
 //   gB = gh dt u    gC = gy h             summed over the rows of a group
@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(kTogether == 1 ? kMaxThreads : kScanTogetherWa
   const int64_t carry_step = args.shares * carries.step();
   // What a state needs before its steps can begin, while the state before it is at work.
   const auto look_ahead = [&](int n, const float* carry) {
-    return n < args.states && place.exists() ? carries.read(carry) : Carry{};
+    return n < args.states && place.exists() ? carries.read(carry) : BackwardCarry{};
   };
   const int block_rows = args.rows;
   const bool first_share = place.share == 0, last_share = place.share == args.shares - 1;
@@ -104,7 +104,7 @@ __global__ void __launch_bounds__(kTogether == 1 ? kMaxThreads : kScanTogetherWa
     float through_B[kGpuItems] = {}, through_a[kGpuItems] = {};  // sum_n gh B, sum_n A k h[t-1]
     float y[kGate ? kGpuItems : 1] = {};
     float* carry = carries(place.share);
-    Carry ahead[kTogether];
+    BackwardCarry ahead[kTogether];
 #pragma unroll
     for (int m = 0; m < kTogether; ++m)
       ahead[m] = look_ahead(place.share + m * args.shares, carry + m * carry_step);
@@ -160,10 +160,16 @@ __global__ void __launch_bounds__(kTogether == 1 ? kMaxThreads : kScanTogetherWa
       __syncthreads();
 
       // Some states' steps, there and back.
-      const auto walk = [&](int n, const Carry(&now)[kTogether], float* own_carries) {
-        const auto factor = [&](int which, int m) {
+      const auto walk = [&](int n, const BackwardCarry(&now)[kTogether], float* own_carries) {
+        const auto factor_row = [&](int which, int m) {
           return GpuFactorRow<kConstant>(args, place, which, first, n + m * args.shares - first,
                                          factors);
+        };
+        // A constant one is read once: of one state at a time.
+        const GpuFactorRow<kConstant> only_B = factor_row(0, 0), only_C = factor_row(1, 0);
+        const auto factor = [&](int which, int m) {
+          if constexpr (kTogether == 1) return which == 0 ? only_B : only_C;
+          return factor_row(which, m);
         };
         const auto four_of = [](const float4& four, float(&x)[4]) {
           x[0] = four.x, x[1] = four.y, x[2] = four.z, x[3] = four.w;
@@ -171,8 +177,8 @@ __global__ void __launch_bounds__(kTogether == 1 ? kMaxThreads : kScanTogetherWa
         const float* own_states =
             states_of(parity) + place.team * Shape::kRows + place.row + (n - first) * block_rows;
         float a[kTogether][kGpuItems] = {}, h[kTogether][kGpuItems] = {};
-        float k[kTogether], before[kTogether];  // k: of the segment, and of the tile
-        [[maybe_unused]] float tile_k[kTogether];
+        float k[kTogether], before[kTogether];     // where the lane's steps end and begin
+        [[maybe_unused]] float tile_k[kTogether];  // where the tile begins, in its first lane
 #pragma unroll
         for (int m = 0; m < kTogether; ++m) {
           k[m] = now[m].k;
@@ -305,7 +311,7 @@ __global__ void __launch_bounds__(kTogether == 1 ? kMaxThreads : kScanTogetherWa
         }
       };
       for (int n = first + place.share; n < first + chunk.count; n += kTogether * args.shares) {
-        Carry now[kTogether];
+        BackwardCarry now[kTogether];
         float* const own_carries = carry;
         carry += kTogether * carry_step;
 #pragma unroll
@@ -455,11 +461,11 @@ void backward(const SelectiveScanProblem& problem, const SelectiveScanGradients&
       scan_backward<kGpuConstantSegments, true, true, 1, kEither>;
   if (!constant)
     dispatch_segments(plan.segments, [&]<int kSegments>() {
+      constexpr int kTogether = kSegments <= kScanTogetherLanes ? kScanTogether : 1;
       kernel = gate                   ? scan_backward<kSegments, false, true, 1, kEither>
-               : !plan.shared_carries ? scan_backward<kSegments, false, false, 1, kMemory>
-               : plan.together == 1
-                   ? scan_backward<kSegments, false, false, 1, kShared>
-                   : scan_backward<kSegments, false, false, kScanTogether, kShared>;
+               : !plan.shared_carries ? scan_backward<kSegments, false, false, 1, kWorkspace>
+               : plan.together == 1   ? scan_backward<kSegments, false, false, 1, kShared>
+                                      : scan_backward<kSegments, false, false, kTogether, kShared>;
     });
   const TensorView* factor_gradients[2] = {&gradients.B, &gradients.C};
   OrderedSums sums;

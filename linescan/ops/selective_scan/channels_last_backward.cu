@@ -281,7 +281,7 @@ void launch_channels_last_backward(const SelectiveScanGpuArguments& args,
   dispatch_types(args.inputs[0].dtype, out, [&]<typename T, typename G>() {
     launch("selective_scan backward",
            plan.shared_carries ? channels_last_backward<T, G, CarryPlace::kShared>
-                               : channels_last_backward<T, G, CarryPlace::kMemory>,
+                               : channels_last_backward<T, G, CarryPlace::kWorkspace>,
            launch_shape(args, plan), stream, args);
   });
 }

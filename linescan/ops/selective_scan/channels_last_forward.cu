@@ -167,7 +167,7 @@ void launch_channels_last_ahead(const SelectiveScanGpuArguments& args,
   dispatch_types(args.inputs[0].dtype, DType::kFloat32, [&]<typename T, typename G>() {
     launch("selective_scan backward",
            plan.shared_carries ? channels_last_forward<T, G, true, CarryPlace::kShared>
-                               : channels_last_forward<T, G, true, CarryPlace::kMemory>,
+                               : channels_last_forward<T, G, true, CarryPlace::kWorkspace>,
            launch_shape(args, plan), stream, args);
   });
 }
@@ -177,7 +177,7 @@ void launch_channels_last_forward(const SelectiveScanGpuArguments& args,
   dispatch_types(args.inputs[0].dtype, out, [&]<typename T, typename G>() {
     launch("selective_scan forward",
            plan.shared_carries ? channels_last_forward<T, G, false, CarryPlace::kShared>
-                               : channels_last_forward<T, G, false, CarryPlace::kMemory>,
+                               : channels_last_forward<T, G, false, CarryPlace::kWorkspace>,
            launch_shape(args, plan), stream, args);
   });
 }

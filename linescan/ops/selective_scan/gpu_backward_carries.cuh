@@ -6,7 +6,7 @@
 namespace linescan {
 
 // What a row carries for a state: the gradient of the state at the tile's end, gA of the tiles behind; A.
-struct Carry {
+struct BackwardCarry {
   float k, A_sum, A;
 };
 
@@ -28,7 +28,7 @@ class BackwardCarries {
   __device__ __forceinline__ int64_t step() const {  // from state to state
     return int64_t{rows()} * floats_;
   }
-  __device__ __forceinline__ Carry read(const float* at) const {
+  __device__ __forceinline__ BackwardCarry read(const float* at) const {
     const float2 pair = *reinterpret_cast<const float2*>(at);
     return {pair.x, pair.y, at[to_A_]};
   }

@@ -11,7 +11,7 @@ namespace linescan {
 
 // What a kernel knows when it is compiled of where its carries are. Addresses of either kind cost more instructions
 // and time than those of one.
-enum class CarryPlace { kEither, kShared, kMemory };
+enum class CarryPlace { kEither, kShared, kWorkspace };
 
 template <CarryPlace kPlace>
 __device__ __forceinline__ bool carries_are_shared(const SelectiveScanGpuArguments& args) {

@@ -16,6 +16,8 @@ using Plan = SelectiveScanGpuPlan;
 using Size = SelectiveScanSize;
 
 constexpr int64_t kSharedReserved = 1024;  // that the driver adds to every block's shared memory
+// Channels whose carries lie in the workspace at most: kernels count some numbers a channel in 32 bits.
+constexpr int64_t kCarriedChannels = int64_t{1} << 28;
 constexpr int64_t kWorkspaceLimit = int64_t{1} << 31;  // what grows with a slice of the batch
 
 // Registers of a thread and warps of a block, as the kernels' launch bounds have them.
@@ -117,7 +119,7 @@ int64_t kept_lanes(const Size& size) {
 }
 
 // Steps from one kept state to the next; 0: none are kept.
-int64_t tile_between_kept(const Size& size) {
+int64_t kept_steps_of(const Size& size) {
   return may_be_one_state(size) ? tile_of(one_state_kept(size)) : kept_lanes(size) * kGpuItems;
 }
 
@@ -133,8 +135,9 @@ bool may_share(const Size& size, const Plan& plan) {
 bool may_go_together(const Size& size, const Plan& plan) {
   const int64_t states = plan.shares * kScanTogether;
   return plan.pass == Pass::kBackward && !plan.many_states && !plan.channels_last &&
-         plan.shared_carries && !size.constant_B && !size.constant_C && !size.gate &&
-         size.states % states == 0 && plan.state_tile % states == 0;
+         plan.shared_carries && plan.segments <= kScanTogetherLanes && !size.constant_B &&
+         !size.constant_C && !size.gate && size.states % states == 0 &&
+         plan.state_tile % states == 0;
 }
 
 void fill(const Size& size, const Gpu& gpu, Plan& plan) {
@@ -202,7 +205,7 @@ Plan ahead_plan(const Size& size, const Plan& plan) {
 }
 
 int64_t gpu_kept_states(const Size& size) {
-  const int64_t tile = tile_between_kept(size);
+  const int64_t tile = kept_steps_of(size);
   if (tile == 0) return 0;
   return std::max<int64_t>(ceil_div(size.length, tile) - 1, 0) * size.batch * size.channels *
          size.states;
@@ -213,7 +216,7 @@ std::vector<SelectiveScanGpuPlan> legal_plans(const SelectiveScanSize& size, Pas
   // What a problem costs at least does not depend on the device.
   const SelectiveScanPlan least = plan(size, pass, 1);
   std::vector<Plan> plans;
-  const int64_t kept_steps = size.kept_states ? tile_between_kept(size) : 0;
+  const int64_t kept_steps = size.kept_states ? kept_steps_of(size) : 0;
   const int64_t kept_bytes = kept_steps > 0 ? 4 * gpu_kept_states(size) : 0;
   const Ahead ahead = pass == Pass::kBackward && kept_steps == 0 ? best_ahead(size, gpu) : Ahead{};
   const auto consider = [&](Plan& candidate) {
@@ -224,8 +227,9 @@ std::vector<SelectiveScanGpuPlan> legal_plans(const SelectiveScanSize& size, Pas
     if (kept_steps == 0) {
       // The many-states variant has no first kernel of its own.
       if (candidate.many_states && ahead.lanes == 0) return;
-      if (candidate.many_states || ahead.cost <= first_kernel_cycles(size, candidate, gpu))
-        candidate.ahead_lanes = ahead.lanes;
+      const bool by_lanes =
+          candidate.many_states || ahead.cost <= first_kernel_cycles(size, candidate, gpu);
+      candidate.ahead_lanes = by_lanes ? ahead.lanes : 0;
     }
     candidate.workspace_bytes = 4 * workspace_layout(size, candidate).floats;
     candidate.bytes = least.bytes;
@@ -284,6 +288,7 @@ std::vector<SelectiveScanGpuPlan> legal_plans(const SelectiveScanSize& size, Pas
           candidate.many_states = may_be_many_states(size, candidate);
           candidate.channels_last = may_be_channels_last(size, candidate);
           if (size.ordered && !candidate.channels_last) continue;  // no other knows an order
+          if (!shared_carries && size.channels > kCarriedChannels) continue;
           if (kept_steps > 0 && tile_of(candidate) != kept_steps) continue;
           if (!may_share(size, candidate)) continue;
           const int64_t largest = largest_state_tile(size, candidate);

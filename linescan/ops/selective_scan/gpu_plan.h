@@ -13,12 +13,14 @@
 namespace linescan {
 
 // Steps that one lane keeps in registers: five arrays of them in the backward pass, beside two for the
-// state at hand, are 112 of the 168 registers that let twelve warps share a multiprocessor.
+// one state at hand, are 112 of the 168 registers that let twelve warps share a multiprocessor.
 inline constexpr int kGpuItems = 16;
 inline constexpr int kGpuScanMaxWarps = 8;  // of a block
 inline constexpr int kGpuWarp = 32;         // lanes
-// The general variant backward: states that are walked at once where warps are few, and those warps of a block.
+// The general variant backward: states that are walked at once where warps are few, by rows of how many lanes at most (with all
+// 32 a chunk has no two states), and those warps of a block.
 inline constexpr int kScanTogether = 2;
+inline constexpr int kScanTogetherLanes = 16;
 inline constexpr int kScanTogetherWarps = 4;
 inline constexpr int kGpuConstantSegments = 4;  // the only variant with constant B or C
 // The variant for one state: lanes lie along the length, a warp meets its block's rows in turn.
@@ -39,8 +41,8 @@ inline constexpr int kShortForwardWarps = 24;
 inline constexpr int kShortBackwardWarps = 16;
 // The backward variant for several states: how much of B and C a warp brings at once, as floats.
 inline constexpr int kManyBatchFloats = 16 * kGpuItems;
-// Where several states are kept, as many lanes share a row backward as make kKeptLanes of all rows, or all of a warp;
-// and the most bytes that are kept for a step of a row.
+// Where several states are kept, as many lanes share a row backward as make kKeptLanes of all rows, or all of a warp. A
+// row counts once for every 16 states, which are divided among warps. And the most bytes that are kept for a step of a row.
 inline constexpr int64_t kKeptLanes = 32768;
 inline constexpr int64_t kKeptBytes = 16;
 // The variant whose lanes divide a row's states: the most lanes of a row and warps of a block, and how many
@@ -133,7 +135,8 @@ struct SelectiveScanShared {
   // rows of a warp, kGpuSegmentPitch].
   int64_t items = -1;
   int64_t states = -1;  // backward: [2, state_tile, rows] floats: states at the tile's start
-  // Forward and channels_last [states, rows, carry_floats], the general variant backward likewise (BackwardCarries);
+  // Forward and channels_last [states, rows, carry_floats]; the general variant backward: see BackwardCarries, rows
+  // rounded up to even;
   // many states: [states, rows] pairs; state_lanes: [warps, slots, lanes] pairs.
   int64_t carries = -1;
   int64_t bytes = 0;
@@ -168,7 +171,7 @@ struct SelectiveScanWorkspace {
   // B, C: [blocks, slice, groups, states, length], for channels_last [.., length, states]; none with
   // one block.
   int64_t sums[2] = {};
-  int64_t carries = 0;  // [slice, states, channels, carry_floats]
+  int64_t carries = 0;  // [slice, states, channels, carry_floats], channels rounded up to even
   int64_t rates = 0;    // [states, channels]: A turned round, for many states
   int64_t A = 0, D = 0, bias = 0, constant[2] = {};  // [batch, channels(, states)]
   int64_t floats = 0;
@@ -181,7 +184,7 @@ SelectiveScanWorkspace workspace_layout(const SelectiveScanSize& size,
 // not read them.
 int64_t gpu_kept_states(const SelectiveScanSize& size);
 
-// Floats that a row carries from tile to tile for a state.
+// Floats that a row carries from tile to tile for a state, in the general variant and with channels_last.
 int64_t carry_floats(const SelectiveScanSize& size, const SelectiveScanGpuPlan& plan);
 
 }  // namespace linescan

@@ -58,7 +58,10 @@ double first_kernel_cycles(const Size& size, const Plan& plan, const Gpu& gpu) {
     tile = kGpuItems * (26 + states * (alone ? 5.5 : 7.5)) + 200 +
            states * (alone ? 15 : 30 + 6 * doublings(plan.segments));
   }
-  return waves * filling.filled * real(plan.tiles) * tile / (4 * busy_of(plan, filling.filled));
+  // It is a forward kernel, whichever pass it serves.
+  const double busy = plan.state_lanes ? busy_of(plan, filling.filled)
+                                       : std::clamp(filling.filled / 24, 0.01, 0.55);
+  return waves * filling.filled * real(plan.tiles) * tile / (4 * busy);
 }
 
 // Instructions of a warp are counted in the kernels; measured on an H200, 2026-11-21: a scheduler with three or

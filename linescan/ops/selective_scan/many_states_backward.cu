@@ -1,7 +1,7 @@
 // Selective scan on the GPU with several states, backward, for sequences that lie along the length. A
 // block has 32 rows, a lane each in every warp; the warps divide the states, and each prepares and
-// finishes some of a tile's steps for all of them. A first kernel (state_lanes_forward.cu) leaves the states
-// at the starts of the tiles; this one walks them from the last one to the first.
+// finishes some of a tile's steps for all of them. The forward pass or a first kernel (state_lanes_forward.cu) leaves
+// the states at the starts of the tiles; this one walks them from the last one to the first.
 //
 //   Equations and shapes as in backward.cu.
 //

@@ -191,6 +191,37 @@ std::vector<Case> types_and_layouts() {
 }
 INSTANTIATE_TEST_SUITE_P(TypesAndLayouts, Ss2dGpu, ::testing::ValuesIn(types_and_layouts()));
 
+// Sums that are complete with their chunk: lines of whole segments and others, every code, ranks up to the last one that has
+// such kernels and the next, and the general kernels under such a plan.
+std::vector<Case> one_route() {
+  std::vector<Case> cases;
+  for (int64_t code = 0; code < 16; ++code) {
+    const bool whole = code % 3 == 0;
+    cases.push_back({.batch = 1,
+                     .channels = 18,
+                     .height = whole ? 28 : 23,
+                     .width = whole ? 28 : 20,
+                     .rank = code % 2 == 0 ? 6 : 12,
+                     .routes = {code},
+                     .dtype = code % 4 < 2 ? DType::kBFloat16 : DType::kFloat16,
+                     .out_dtype = code % 5 == 0  ? DType::kFloat32
+                                  : code % 4 < 2 ? DType::kBFloat16
+                                                 : DType::kFloat16});
+  }
+  for (const int64_t rank : {30, 32})
+    for (const int misalign : {0, 1})
+      cases.push_back({.batch = 2,
+                       .channels = 4,
+                       .height = 56,
+                       .width = rank == 30 ? 56 : 13,
+                       .rank = rank,
+                       .routes = {1},
+                       .dtype = DType::kBFloat16,
+                       .misalign = misalign});
+  return cases;
+}
+INSTANTIATE_TEST_SUITE_P(OneRoute, Ss2dGpu, ::testing::ValuesIn(one_route()));
+
 INSTANTIATE_TEST_SUITE_P(
     Planes, Ss2dGpuTiles,
     ::testing::Values(Case{.channels = 5,
@@ -298,6 +329,38 @@ TEST(Ss2dGpuPlan, NeighboursInSharedMemoryAreInDifferentBanks) {
         banks.insert((segment / parts * line + segment % parts * kSteps * step) % kGpuSegments);
       EXPECT_EQ(banks.size(), kGpuSegments) << side;
     }
+  }
+}
+
+TEST(Ss2dGpuPlan, OneRouteNeedsRoomForChunksAlone) {
+  const Ss2dSize one = {.batch = 128,
+                        .channels = 96,
+                        .height = 56,
+                        .width = 56,
+                        .states = 1,
+                        .rank = 6,
+                        .routes = 1,
+                        .dtype = DType::kBFloat16};
+  for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
+    const auto sums_chunks = [&](const Ss2dSize& size) {
+      return plan(size, pass, find_gpu("h100")).sums_chunks;
+    };
+    const Ss2dGpuPlan made = plan(one, pass, find_gpu("h100"));
+    EXPECT_TRUE(made.sums_chunks);
+    EXPECT_GT(made.blocks_per_multiprocessor, 1);
+    EXPECT_GT(made.general_shared_bytes, int64_t{56 * 56 * kGpuChannels * 4});
+    // A batch that leaves multiprocessors empty: all warps that there may be for each block.
+    Ss2dSize few = one, two = one, large = one, wide = one, floats = one;
+    few.batch = 1;
+    EXPECT_EQ(plan(few, pass, find_gpu("h100")).block, 32 * kGpuPackedWarps);
+    two.routes = 2;
+    EXPECT_FALSE(sums_chunks(two));
+    large.height = 200;
+    EXPECT_FALSE(sums_chunks(large));
+    wide.rank = kGpuChunkNumbers;
+    EXPECT_FALSE(sums_chunks(wide));
+    floats.dtype = DType::kFloat32;
+    EXPECT_FALSE(sums_chunks(floats));
   }
 }
 

@@ -260,10 +260,10 @@ void launch_backward(const BackwardArguments<T>& args, const Ss2dGpuPlan& plan, 
       return;
     }
   }
-  launch(
-      "ss2d backward", backward_kernel<T>,
-      {plan.blocks_an_image() * images, static_cast<int>(plan.general_block()), plan.shared_bytes},
-      stream, args);
+  launch("ss2d backward", backward_kernel<T>,
+         {plan.blocks_an_image() * images, static_cast<int>(plan.general_block()),
+          plan.general_shared_bytes},
+         stream, args);
   sum_records(args, args.record_sums, args.gprojection, stream);
 }
 

@@ -27,6 +27,19 @@ int packed_halves(const Ss2dGpuArguments<T>& args) {
              : 0;
 }
 
+// A block on one tile: one warp, or several with the sums of the tile, or, where there is one route, each with those of the
+// chunk that it works on: nobody else adds to them.
+enum class PackedBlock { kWarp, kTile, kChunks };
+
+// Calls function.operator()<kBlock>() for the plan's.
+template <int kHalves, class Function>
+void dispatch_block(const Ss2dGpuPlan& plan, const Function& function) {
+  if (plan.block == 32) return function.template operator()<PackedBlock::kWarp>();
+  if constexpr (8 * kHalves <= kGpuChunkNumbers)
+    if (plan.sums_chunks) return function.template operator()<PackedBlock::kChunks>();
+  function.template operator()<PackedBlock::kTile>();
+}
+
 // Calls function.operator()<kHalves>().
 template <int kHalves = 1, class Function>
 void dispatch_halves(int halves, const Function& function) {
@@ -295,18 +308,33 @@ struct StateChain<true> {
   }
 };
 
-// The sums of a lane's channels on a route, see gpu_sums.cuh.
+// The sums of a lane's channels on a route, see gpu_sums.cuh; or (PackedBlock::kChunks) of the segment that it is at, whichever
+// that is.
 struct SumWalk {
   float* first;
   int step, line, part;  // in numbers
 
-  __device__ __forceinline__ SumWalk(float* sums, const BlockPlace& place, const TileRoute& route) {
+  __device__ __forceinline__ SumWalk(float* sums, const BlockPlace& place, const TileRoute& route,
+                                     bool of_chunks = false) {
+    if (of_chunks) {
+      first = sums + 2 * threadIdx.x;
+      step = 2 * static_cast<int>(blockDim.x);
+      line = part = 0;
+      return;
+    }
     first = sums + sum_index(place, route.sum_origin, 2 * (static_cast<int>(threadIdx.x) % 32 / 4));
     step = route.sum_step * kSumChannels;
     line = route.sum_line * kSumChannels;
     part = kGpuSegmentSteps * step;
   }
 };
+
+// What stands behind all of them.
+__device__ __forceinline__ float* behind_sums(float* sums, const BlockPlace& place,
+                                              bool of_chunks) {
+  return sums + (of_chunks ? static_cast<int>(blockDim.x) / 32 * kGpuChunkSums
+                           : place.height * place.pitch * kGpuChannels);
+}
 
 // Those at the steps of a segment. A step that does not exist reads the sum of one that does, which may be another
 // warp's and is thrown away, and writes none: without a branch at every step, whose loads the next steps would wait

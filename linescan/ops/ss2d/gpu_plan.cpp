@@ -102,6 +102,18 @@ int64_t choose_warps(int64_t chunks, int64_t blocks_by_memory, int64_t most, int
   });
 }
 
+// Of blocks that are small because a sum is complete with its chunk: at least two, with which `blocks_each` blocks of a
+// multiprocessor take the fewest rounds of chunks one after another. Of nearly equal numbers the lowest: a block
+// alone has nothing to do while its route begins and ends.
+int64_t choose_chunk_warps(int64_t chunks, int64_t blocks_each, int64_t most, int64_t most_chains) {
+  return best_warps(std::min(most, chunks), [&](int64_t warps) {
+    if (warps == 1) return 0.0;
+    const int64_t blocks = std::min(most / warps, most_chains);
+    const int64_t rounds = ceil_div(std::max<int64_t>(1, blocks_each), blocks);
+    return 1 / static_cast<double>(rounds * ceil_div(chunks, warps));
+  });
+}
+
 // Of blocks whose lanes walk lines, four lines a warp: warps whose blocks take the least time for a tile.
 int64_t choose_line_warps(const Ss2dGpuPlan& plan, int64_t blocks_by_memory, int64_t most) {
   const int64_t h = plan.tile_height, w = plan.tile_width;
@@ -115,8 +127,8 @@ int64_t choose_line_warps(const Ss2dGpuPlan& plan, int64_t blocks_by_memory, int
   });
 }
 
-// Whether the packed backward kernel takes the problem, if its distances and addresses are even as well.
-bool packs_backward(const Ss2dSize& size) {
+// Whether the packed kernels of either pass take the problem, if its distances and addresses are even as well.
+bool packs(const Ss2dSize& size) {
   return size.states == 1 && size_of(size.dtype) == 2 && size.channels_last && size.rank % 2 == 0 &&
          size.channels % 2 == 0 && size.record() <= 8 * kGpuMostHalves;
 }
@@ -155,7 +167,7 @@ Ss2dGpuWorkspace gpu_workspace(const Ss2dSize& size, const Ss2dGpuPlan& plan) {
     parts.records = places * (kGpuChannels / 2 + 1);
     parts.parameters = parts_an_image * rows * (size.states + 2);
     parts.weights = plan.delta_parts * rows * size.rank;
-  } else if (packs_backward(size)) {  // half numbers
+  } else if (packs(size)) {  // half numbers
     parts.records = ceil_div(parts.general_records, int64_t{2});
   }
   // Rounded for the reason above.
@@ -199,7 +211,7 @@ Ss2dGpuPlan plan(const Ss2dSize& size, Pass pass, const Gpu& gpu) {
     places -=
         ceil_div(places, int64_t{16});  // for the next try: more chunks than there is room for
   } while (sums + hand_over(kGpuMaxWarps) > plan.shared_limit);
-  plan.stores_delta = pass == Pass::kBackward && packs_backward(size) &&
+  plan.stores_delta = pass == Pass::kBackward && packs(size) &&
                       (plan.pieces == 0 || size.record() > kGpuOnChipNumbers);
   if (size.kept_states && size.states == 1) {
     const Ss2dGpuPlan tiles = kept_tiles(size);
@@ -209,20 +221,29 @@ Ss2dGpuPlan plan(const Ss2dSize& size, Pass pass, const Gpu& gpu) {
   const auto blocks_of = [&](int64_t shared) {
     return std::min<int64_t>(32, gpu.shared_per_multiprocessor / (shared + kReservedBytes));
   };
-  const bool lines =
-      plan.pieces > 0 && (pass == Pass::kForward ? plan.packed : packs_backward(size));
+  const bool lines = plan.pieces > 0 && (pass == Pass::kForward ? plan.packed : packs(size));
   const bool backward = pass == Pass::kBackward;
-  const bool chains = !lines && (backward ? packs_backward(size) : plan.packed);
+  const bool chains = !lines && (backward ? packs(size) : plan.packed);
   const int64_t most = chains     ? kGpuPackedWarps
                        : backward ? kGpuBackwardWarps
                        : lines    ? kGpuLineWarps
                                   : kGpuMaxWarps;
   const int64_t most_chains = chains ? kGpuChains : most;
   const int64_t blocks_by_memory = blocks_of(sums + hand_over(1));
-  const int64_t warps = lines ? choose_line_warps(plan, blocks_by_memory, most)
-                              : choose_warps(plan.chunks, blocks_by_memory, most, most_chains);
+  int64_t warps = lines ? choose_line_warps(plan, blocks_by_memory, most)
+                        : choose_warps(plan.chunks, blocks_by_memory, most, most_chains);
+  plan.sums_chunks = plan.pieces == 0 && size.routes == 1 && packs(size) && warps > 1 &&
+                     size.record() <= kGpuChunkNumbers;
+  if (plan.sums_chunks) {
+    const int64_t blocks = size.batch * plan.blocks_an_image();
+    warps =
+        choose_chunk_warps(plan.chunks, ceil_div(blocks, gpu.multiprocessors), most, most_chains);
+  }
   plan.block = 32 * warps;
-  plan.shared_bytes = sums + hand_over(warps);
+  plan.general_shared_bytes = sums + hand_over(warps);
+  plan.shared_bytes = plan.sums_chunks ? warps * kGpuChunkSums * int64_t{sizeof(float)} +
+                                             gpu_chain_bytes(plan.chunks)
+                                       : plan.general_shared_bytes;
   plan.blocks_per_multiprocessor =
       std::min({blocks_of(plan.shared_bytes), most / warps, warps > 1 ? most_chains : most});
   plan.warps_per_multiprocessor = plan.blocks_per_multiprocessor * warps;
@@ -296,6 +317,8 @@ std::string to_string(const Ss2dGpuPlan& plan) {
         "  delta           its gradient is stored and multiplied behind each launch, {} parts of\n"
         "                  the pixels for that of dt_proj_weight; read {}\n",
         plan.delta_parts, plan.at_once ? "once for both products" : "once for each product");
+  if (plan.sums_chunks)
+    text += "  sums            of the chunks under way: no other route adds to them\n";
   text += fmt::format(
       "  chunks          {} of {} steps a route and tile\n"
       "  grid            {} blocks of {} threads, {} images a launch\n"

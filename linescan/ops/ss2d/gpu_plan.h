@@ -31,6 +31,8 @@ static_assert(kGpuPackedWarps <= 15);
 // multiplies the gradient of delta on the chip, on planes of several tiles, instead of storing it.
 inline constexpr int kGpuMostHalves = 9;
 inline constexpr int kGpuOnChipNumbers = 8;
+// And that it has where sums are complete with their chunks (Ss2dGpuPlan::sums_chunks): there are no kernels for more.
+inline constexpr int kGpuChunkNumbers = 32;
 inline constexpr int kGpuProductChannels = 64;  // and pixels, of a tile of delta_products.cu
 // delta_products_at_once.cu: ranks and times 64 channels at most, and blocks that a multiprocessor has registers for.
 inline constexpr int kGpuRankAtOnce = 32;
@@ -67,6 +69,9 @@ struct Ss2dGpuPlan {
   int64_t chunks = 0;   // of a route in a tile
   int64_t pieces = 0;   // lines cut by tile borders, of the route that has most; 0 with one tile
   bool packed = false;  // half data and one state: packed kernels, if strides and sizes are even
+  // Packed, one route, one tile, several warps a block: a sum is complete with its chunk, and a block has room for its warps'
+  // chunks instead of all places of the tile.
+  bool sums_chunks = false;
   bool shared_carries = true;  // states from round to round in shared memory, else in the workspace
   bool kept = false;           // the problem has room for states, of tiles like these
   bool stores_delta =
@@ -78,6 +83,7 @@ struct Ss2dGpuPlan {
   int64_t slice = 0;            // images that one launch of the scan works through
   int64_t grid = 0, block = 0;  // of one full slice; threads
   int64_t shared_bytes = 0, shared_limit = 0;
+  int64_t general_shared_bytes = 0;  // of a block of the general kernels
   int64_t blocks_per_multiprocessor = 0, warps_per_multiprocessor = 0;
   int64_t workspace_bytes = 0;
 
@@ -114,6 +120,9 @@ inline constexpr int64_t kGpuCarryFloats = kGpuChannels * 2;  // for each state
 constexpr int64_t gpu_chain_bytes(int64_t chunks) {
   return kGpuChannels * chunks * static_cast<int64_t>(sizeof(float));
 }
+
+inline constexpr int kGpuChunkSums =
+    kGpuChannels * kGpuChunk;  // floats of a warp, see SumWalk there
 
 // The parts of a pass's workspace, in floats: of the pieces, for each image of a slice of theirs; of the scan,
 // likewise, but for `weights`. They lie one after another in this order.

@@ -23,16 +23,17 @@
 namespace linescan {
 namespace {
 
-template <typename T, typename G, int kHalves, bool kWhole, bool kSolo>
+template <typename T, typename G, int kHalves, bool kWhole, PackedBlock kBlock>
 __global__ void __launch_bounds__(32 * kGpuPackedWarps)
     packed_backward_kernel(BackwardArguments<T> args) {
+  constexpr bool kSolo = kBlock == PackedBlock::kWarp, kOfChunks = kBlock == PackedBlock::kChunks;
   const BlockPlace place(args);
   int warps = blockDim.x / 32, warp = threadIdx.x / 32;
   keep(warps);
   keep(warp);
   const int g = threadIdx.x % 32 / 4, q = threadIdx.x % 4;
   float* sums = keep_shared(reinterpret_cast<float*>(shared_memory()));
-  StateChain<kSolo> chain(sums + place.height * place.pitch * kGpuChannels, warp, warps, true);
+  StateChain<kSolo> chain(behind_sums(sums, place, kOfChunks), warp, warps, true);
   const int first_channel = lane_channel(args, place);
   const int channel[2] = {first_channel, first_channel + 1};
   const bool inside = place.group * kGpuChannels + 2 * g < args.channels;
@@ -40,14 +41,15 @@ __global__ void __launch_bounds__(32 * kGpuPackedWarps)
   const PackedFactors<T, kHalves> factors(args);
   const auto gout = args.template gout_as<G>();
 
-  for (int k = 0; k < args.routes; ++k) {
+  const int routes = kOfChunks ? 1 : args.routes;
+  for (int k = 0; k < routes; ++k) {
     const TileRoute route(args, place, args.codes[k]);
     const PlaneWalk<const T> x_walk(args.x.data + place.image * args.x.batch + first_channel,
                                     args.x.pixel, route);
     const PlaneWalk<const G> gout_walk(gout.data + place.image * gout.batch + first_channel,
                                        gout.pixel, route);
     const RecordWalk<T, kHalves, kWhole> record_walk(args, place, route, k);
-    const SumWalk sum_walk(sums, place, route);
+    const SumWalk sum_walk(sums, place, route, kOfChunks);
     const PackedWeights<T, kHalves> weights(args, place, k);
     StoredGradients<T, kHalves> gradients(args, place, route, k);
     ChannelGradients parameters;
@@ -58,7 +60,7 @@ __global__ void __launch_bounds__(32 * kGpuPackedWarps)
       skip[i] = k == 0 ? skip_of_routes(args, channel[i]) : 0.0f;
     }
 
-    const bool last_route = k == args.routes - 1;
+    const bool last_route = k == routes - 1;
     const int chunks = route.chunks();
     const int last_chunk = warp < chunks ? (chunks - 1 - warp) / warps * warps + warp : 0;
     const float2* starts = StateTable(args).at(k, 0, 0, g);
@@ -171,12 +173,13 @@ __global__ void __launch_bounds__(32 * kGpuPackedWarps)
 template <typename G, bool kWhole, typename T>
 void launch_halves(const BackwardArguments<T>& args, int halves, const Ss2dGpuPlan& plan,
                    int64_t images, GpuStream stream) {
+  const LaunchShape shape = {plan.blocks_an_image() * images, static_cast<int>(plan.block),
+                             plan.shared_bytes};
   dispatch_halves(halves, [&]<int kHalves>() {
-    launch("ss2d packed_backward",
-           plan.block == 32 ? packed_backward_kernel<T, G, kHalves, kWhole, true>
-                            : packed_backward_kernel<T, G, kHalves, kWhole, false>,
-           {plan.blocks_an_image() * images, static_cast<int>(plan.block), plan.shared_bytes},
-           stream, args);
+    dispatch_block<kHalves>(plan, [&]<PackedBlock kBlock>() {
+      launch("ss2d packed_backward", packed_backward_kernel<T, G, kHalves, kWhole, kBlock>, shape,
+             stream, args);
+    });
   });
 }
 

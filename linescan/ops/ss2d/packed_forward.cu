@@ -20,28 +20,30 @@
 namespace linescan {
 namespace {
 
-template <typename T, int kHalves, bool kWhole, bool kSolo>
+template <typename T, int kHalves, bool kWhole, PackedBlock kBlock>
 __global__ void __launch_bounds__(32 * kGpuPackedWarps)
     packed_forward_kernel(ForwardArguments<T> args) {
+  constexpr bool kSolo = kBlock == PackedBlock::kWarp, kOfChunks = kBlock == PackedBlock::kChunks;
   const BlockPlace place(args);
   int warps = blockDim.x / 32, warp = threadIdx.x / 32;
   keep(warps);
   keep(warp);
   const int g = threadIdx.x % 32 / 4, q = threadIdx.x % 4;
   float* sums = keep_shared(reinterpret_cast<float*>(shared_memory()));
-  StateChain<kSolo> chain(sums + place.height * place.pitch * kGpuChannels, warp, warps, false);
+  StateChain<kSolo> chain(behind_sums(sums, place, kOfChunks), warp, warps, false);
   const int first_channel = lane_channel(args, place);
   const int channel[2] = {first_channel, first_channel + 1};
   const bool wanted =
       place.group * kGpuChannels + 2 * g < args.channels && args.out.data != nullptr;
   const PackedFactors<T, kHalves> factors(args);
 
-  for (int k = 0; k < args.routes; ++k) {
+  const int routes = kOfChunks ? 1 : args.routes;
+  for (int k = 0; k < routes; ++k) {
     const TileRoute route(args, place, args.codes[k]);
     const PlaneWalk<const T> x_walk(args.x.data + place.image * args.x.batch + first_channel,
                                     args.x.pixel, route);
     const RecordWalk<T, kHalves, kWhole> record_walk(args, place, route, k);
-    const SumWalk sum_walk(sums, place, route);
+    const SumWalk sum_walk(sums, place, route, kOfChunks);
     const ResultWalk<T> result_walk(args, place, route);
     const PackedWeights<T, kHalves> weights(args, place, k);
     float rate[2], skip[2];
@@ -51,7 +53,7 @@ __global__ void __launch_bounds__(32 * kGpuPackedWarps)
       skip[i] = k == 0 ? kLog2e * skip_of_routes(args, channel[i]) : 0.0f;
     }
     float2* starts = args.starts ? StateTable(args).at(k, 0, 0, g) : nullptr;
-    const bool last_route = k == args.routes - 1;
+    const bool last_route = k == routes - 1;
     // Segments of a chunk are neighbours: the lane's own, and that of the records which it multiplies.
     const auto own_at = [&](int chunk) { return SegmentCursor(route, chunk * kGpuSegments + q); };
     const auto column_at = [&](int chunk) {
@@ -150,10 +152,10 @@ void launch_halves(const ForwardArguments<T>& args, int halves, const Ss2dGpuPla
   const LaunchShape shape = {plan.blocks_an_image() * images, static_cast<int>(plan.block),
                              plan.shared_bytes};
   dispatch_halves(halves, [&]<int kHalves>() {
-    launch("ss2d packed_forward",
-           plan.block == 32 ? packed_forward_kernel<T, kHalves, kWhole, true>
-                            : packed_forward_kernel<T, kHalves, kWhole, false>,
-           shape, stream, args);
+    dispatch_block<kHalves>(plan, [&]<PackedBlock kBlock>() {
+      launch("ss2d packed_forward", packed_forward_kernel<T, kHalves, kWhole, kBlock>, shape,
+             stream, args);
+    });
   });
 }
 

@@ -115,14 +115,14 @@ __global__ void __launch_bounds__(DeltaLayout::kGroupThreads + DeltaLayout::kGro
   if (threadIdx.x == 0) turns.begin();
   __syncthreads();
   if (threadIdx.x >= kThreads) {
-    group_gives_registers<56>();
+    group_gives_registers<(kKeys == 64 ? 88 : 56)>();
     if (threadIdx.x < kThreads + GradientMovers::kThreads)
       move_gradient_tiles<T, kKeys, kParts>(tiles, args, boxes);
     else
       finish_gates<T, kParts>(tiles, args, slot.gates());
     return;
   }
-  group_takes_registers<224>();
+  group_takes_registers<(kKeys == 64 ? 208 : 224)>();
   const DeltaInputs<T>& in = args.in;
   const GradientPlace<Tiles> place;
   const int group = place.key_warp;

@@ -178,7 +178,7 @@ __global__ void __launch_bounds__(DeltaLayout::kGroupThreads + DeltaLayout::kGro
             const int at = 8 * (static_cast<int>(threadIdx.x) + n * kThreads);
             state_dot += dot_of_packs<T>(pack_at(stage.S.data + at), pack_at(stage.gS.data + at));
           }
-          if (part + 1 < kParts) return;
+          if (part + 1 < kParts) return group_publish();  // that the stage has been read
           const float beta = row(kBeta, own_token);
 #pragma unroll
           for (int n = 0; n < kLaneValues; n += 8) {

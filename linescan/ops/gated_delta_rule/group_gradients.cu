@@ -114,6 +114,7 @@ __global__ void __launch_bounds__(DeltaLayout::kGroupThreads + DeltaLayout::kGro
   Turns turns(tiles.arrivals);
   if (threadIdx.x == 0) turns.begin();
   __syncthreads();
+  // Sums of 128 keys leave the others no more than 56 registers, with which they spill.
   if (threadIdx.x >= kThreads) {
     group_gives_registers<(kKeys == 64 ? 88 : 56)>();
     if (threadIdx.x < kThreads + GradientMovers::kThreads)

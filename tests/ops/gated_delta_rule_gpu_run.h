@@ -73,6 +73,7 @@ inline void run(GatedDeltaRuleSample& s, int filling = 0xFF, const Gpu& planned_
                                              .dt_bias = gpu.take(s.gdt_bias)};
   check(problem);
   check_gpu(problem);
+  check_gpu(gradients);
   SampleTensor states;
   GatedDeltaRulePiece piece = gpu_piece(size_of(problem), problem.packed);
   if (twist.piece.batch > 0) piece = twist.piece;

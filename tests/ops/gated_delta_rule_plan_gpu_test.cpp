@@ -311,6 +311,9 @@ TEST(GatedDeltaRuleGpuPieces, AreChosenByTheProblemAlone) {
   const int64_t in_pieces = workspace();
   size.kept_states = false;
   EXPECT_GT(workspace(), 7 * in_pieces / 2);
+  // Of a chunk and value head: the record, S, gS and u. gX waits where the gradient of v will be.
+  const int64_t units = 128 * 32, bytes = 18432 + 2 * (2 * 128 * 128 + 64 * 128);
+  EXPECT_LT(workspace(), units * (bytes + 1024));
   EXPECT_EQ(gpu_piece(size, true), (GatedDeltaRulePiece{1, 8192, 8192}));  // packed
   size.mode = Mode::kRecurrent;
   EXPECT_EQ(kept(false), 0);
@@ -338,11 +341,14 @@ TEST(GatedDeltaRuleGpuPieces, AreChosenByTheProblemAlone) {
   EXPECT_EQ(gpu_piece(many, false).batch, 2);
   shared.K = shared.V = 256;
   EXPECT_FALSE(gpu_piece(shared, false).keeps_records);
-  GatedDeltaRuleSize few = size;  // heads: transitions of six segments are kept as well
+  GatedDeltaRuleSize few = size;  // heads: transitions of all segments but two are kept as well
   few.heads = 2;
   few.value_heads = 8;
-  EXPECT_EQ(gpu_piece(few, false), (GatedDeltaRulePiece{1, 8192, 1024, true}));
-  EXPECT_EQ(gpu_kept_states(few, false, gpu_piece(few, false)), (7 + 6) * 8 * 128 * 128);
+  EXPECT_EQ(gpu_piece(few, false), (GatedDeltaRulePiece{1, 4160, 832, true}));
+  EXPECT_EQ(gpu_kept_states(few, false, gpu_piece(few, false)), (9 + 8) * 8 * 128 * 128);
+  GatedDeltaRuleSize shorter = few;  // a workspace that is small enough
+  shorter.length = 6144;
+  EXPECT_EQ(gpu_piece(shorter, false), (GatedDeltaRulePiece{1, 6144, 768, true}));
   few.kept_states = true;
   EXPECT_TRUE(plan(few, false, Pass::kBackward, gpu).piece.split);
   const auto unsplit = plan(few, false, Pass::kBackward, find_gpu("orin"));
@@ -474,6 +480,17 @@ TEST(GatedDeltaRuleGpuPlan, FillsTheDevice) {
   large.K = 512;
   large.dtype = DType::kFloat32;
   EXPECT_THROW(plan(large, false, Pass::kBackward, find_gpu("rtx4090")), Unsupported);
+}
+
+// Numbers wait in it between the kernels.
+TEST(GatedDeltaRuleGpuGradients, ExpectRoomForThatOfV) {
+  GatedDeltaRuleSample s({.dtype = kBf16});
+  GatedDeltaRuleGradients gradients;
+  gradients.q = s.gq.view();
+  gradients.v = s.gv.view();
+  EXPECT_NO_THROW(check_gpu(gradients));
+  gradients.v = {};
+  EXPECT_THROW(check_gpu(gradients), InvalidArgument);
 }
 
 }  // namespace

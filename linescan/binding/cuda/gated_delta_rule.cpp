@@ -133,6 +133,7 @@ GatedDeltaRuleTensors8 backward_cuda(
       grad_o, grad_final_state, q, k, v, g, beta, scale, initial_state, cu_seqlens, A_log, dt_bias,
       qk_l2norm, beta_sigmoid, allow_neg_eigval, state_v_first, reverse, states);
   check_gpu(call.problem);
+  check_gpu(call.gradients);
   const Running pass(
       plan_with_room(size_of(call.problem), call.problem.packed, Pass::kBackward, gpu_of(q)), q);
   backward(call.problem, call.gradients, pass.plan, bytes_of(pass.workspace), current_stream(q));

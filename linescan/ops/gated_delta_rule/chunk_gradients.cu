@@ -161,21 +161,21 @@ __global__ void __launch_bounds__(GradientTiles<T, kKeys>::kThreads, kKeys == 32
         load_tile(team, to, kStride, from + row * values * kKeys + int64_t{1} * v * kKeys,
                   int64_t{kKeys}, kSlice, values - v, kKeys, kKeys, true);
       };
-      const auto token_slice = [&](T* to, const T* from) {
-        load_tile(team, to, kSliceStride, from + row * kChunk * values + v, int64_t{values}, kChunk,
-                  kChunk, kSlice, values - v, true);
-      };
       state_slice(stage.S, args.states);
-      token_slice(stage.slices[0], args.corrections);
+      load_tile(team, stage.slices[0], kSliceStride, args.corrections + row * kChunk * values + v,
+                int64_t{values}, kChunk, kChunk, kSlice, values - v, true);
       if (outputs) {
         load_tile(team, stage.slices[1], kSliceStride,
                   args.o.data ? chunk.rows(args.o, h) + v : nullptr, chunk.row_step(args.o), kChunk,
                   args.o.data ? chunk.tokens : 0, kSlice, in.V - v, args.o_vectors);
       } else {
         state_slice(stage.gS, args.state_gradients);
-        token_slice(stage.slices[1], args.correction_gradients);
-        load_tile(team, stage.slices[2], kSliceStride, chunk.rows(in.v, h) + v,
-                  chunk.row_step(in.v), kChunk, chunk.tokens, kSlice, in.V - v, in.vectors);
+        const auto row_slice = [&](T* to, const T* rows, int64_t step, bool vectors) {
+          load_tile(team, to, kSliceStride, rows + v, step, kChunk, chunk.tokens, kSlice, in.V - v,
+                    vectors);
+        };
+        row_slice(stage.slices[1], chunk.rows(args.v, h), chunk.row_step(args.v), args.v_vectors);
+        row_slice(stage.slices[2], chunk.rows(in.v, h), chunk.row_step(in.v), in.vectors);
       }
       if (at == 0)
         load_tile<float>(team, tiles.record_rows(h), 0,
@@ -329,7 +329,7 @@ __global__ void __launch_bounds__(GradientTiles<T, kKeys>::kThreads, kKeys == 32
           v_dot = fmaf(gx, to_float(of_v.values[i]), v_dot);
           gv.values[i] = from_float<T>(beta * gx);
         }
-        if (args.v.data && own_token < chunk.tokens) {
+        if (own_token < chunk.tokens) {
           T* const to = chunk.rows(args.v, h) + own_token * chunk.row_step(args.v) + v;
           if (args.v_vectors && v + kLaneValues <= in.V) {
             *reinterpret_cast<Values*>(to) = gv;
@@ -438,7 +438,7 @@ void launch_delta_gradients(const GatedDeltaRuleProblem& p,
                                   delta_rows<float>(gradients.g),
                                   delta_rows<unsigned char>(gradients.beta),
                                   rows_are_vectors(gradients.o),
-                                  gradients.v && rows_are_vectors(gradients.v),
+                                  rows_are_vectors(gradients.v),
                                   key_vectors,
                                   pairs,
                                   static_cast<int>(plan.padded_values),
@@ -448,7 +448,6 @@ void launch_delta_gradients(const GatedDeltaRuleProblem& p,
                                   of(plan.states_at),
                                   of(plan.state_gradients_at),
                                   of(plan.corrections_at),
-                                  of(plan.correction_gradients_at),
                                   delta_parameter_sums(plan, workspace),
                                   reinterpret_cast<float*>(workspace + plan.gradient_slots_at),
                                   plan.gradient_slot_floats};

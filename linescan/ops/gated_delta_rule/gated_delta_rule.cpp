@@ -159,6 +159,12 @@ void check(const GatedDeltaRuleStepProblem& p) {
 }
 
 void check_gpu(const GatedDeltaRuleProblem& p) { expect_gpu_can(kName, p.q.dtype, p.v.shape[2]); }
+void check_gpu(const GatedDeltaRuleGradients& gradients) {
+  if (!gradients.v)
+    throw_error<InvalidArgument>(
+        "{}: the gradient of v is undefined, expected a tensor: on a GPU other numbers wait in it",
+        kName);
+}
 void check_gpu(const GatedDeltaRuleStepProblem& p) {
   expect_gpu_can(kStepName, p.q.dtype, p.v.shape[1]);
 }

@@ -64,7 +64,8 @@ struct GatedDeltaRuleProblem {
 };
 
 // Upstream gradients and where to put the results. An undefined upstream is zero; an undefined result
-// is not wanted. Every result has the type and the sizes of its input.
+// is not wanted (on a GPU v's has to be there: other numbers wait in it). Every result has the type and the
+// sizes of its input.
 struct GatedDeltaRuleGradients {
   TensorView o, final_state;  // upstream
   TensorView q, k, v, g, beta, initial_state, A_log, dt_bias;
@@ -85,8 +86,9 @@ void backward(const GatedDeltaRuleProblem& problem, const GatedDeltaRuleGradient
 // The same on a GPU, for problems that check() and check_gpu() accept: every pointer, those of the workspace
 // and of bounds too, is memory of the current device. Work is put on the stream, nothing waits, two runs
 // give identical bits. A_log and dt_bias are contiguous. check_gpu throws Unsupported for float64 and for
-// sizes that the kernels cannot count.
+// sizes that the kernels cannot count, InvalidArgument without room for the gradient of v.
 void check_gpu(const GatedDeltaRuleProblem& problem);
+void check_gpu(const GatedDeltaRuleGradients& gradients);
 void forward(const GatedDeltaRuleProblem& problem, const GatedDeltaRuleGpuPlan& plan,
              std::byte* workspace, GpuStream stream);
 void backward(const GatedDeltaRuleProblem& problem, const GatedDeltaRuleGradients& gradients,

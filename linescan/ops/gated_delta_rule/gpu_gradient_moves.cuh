@@ -8,7 +8,8 @@
 
 namespace linescan {
 
-// Of the tensors of tokens that half types have; valid: there are such of all that are read and of all that are wanted.
+// Of the tensors of tokens that half types have; to_v: of gX, too; valid: there are such of all that are read and of all that
+// are wanted.
 struct GradientBoxes {
   RowBoxes o, q, k, v, to_q, to_k, to_v;
   bool valid;
@@ -157,34 +158,31 @@ __device__ __forceinline__ void move_gradient_tiles(const Tiles& tiles, const Gr
           const int v = slice * kSlice, at = turns.fill();
           const int64_t unit = row * slices + slice;
           const int64_t state = (unit * kParts + part) * kSlice * kKeys;
-          const int64_t tokens = unit * Tiles::kSquare;
           const GroupStage<Tiles, T> stage(tiles, at);
           if (before) send_values(at);
           const auto& bulk = turns.arrivals();
           bulk.expect(thread, at,
-                      2 * (kStateBytes + kTokenBytes) + (slice == 0 ? kRowBytes : 0) +
-                          (in_boxes ? (last_part ? 2 : 1) * kTokenBytes : 0));
-          bulk.copy(thread, at, stage.u.data, args.corrections + tokens, kTokenBytes);
-          bulk.copy(thread, at, stage.gx.data, args.correction_gradients + tokens, kTokenBytes);
+                      2 * kStateBytes + kTokenBytes + (slice == 0 ? kRowBytes : 0) +
+                          (in_boxes ? (last_part ? 3 : 2) * kTokenBytes : 0));
+          bulk.copy(thread, at, stage.u.data, args.corrections + unit * Tiles::kSquare,
+                    kTokenBytes);
           bulk.copy(thread, at, stage.S.data, args.states + state, kStateBytes);
           bulk.copy(thread, at, stage.gS.data, args.state_gradients + state, kStateBytes);
           if (slice == 0)
             bulk.copy(thread, at, rows, delta_record<T>(args.records, row, kChunk).rows, kRowBytes);
-          if (!in_boxes)
-            load_panels<kSlice, kThreads>(
-                thread, stage.go, args.o.data ? chunk.rows(args.o, h) + v : nullptr,
-                chunk.row_step(args.o), args.o.data ? chunk.tokens : 0, in.V - v, args.o_vectors);
-          else if (thread == 0)
-            fetch_box(boxes.o, place(v, h), stage.go.data, bulk.barrier(at));
-          settle();
-          if (last_part) {
+          const auto load = [&](const Panels<T>& tile, const auto& from, const RowBoxes& from_boxes,
+                                bool vectors) {
             if (!in_boxes)
-              load_panels<kSlice, kThreads>(thread, stage.v, chunk.rows(in.v, h) + v,
-                                            chunk.row_step(in.v), chunk.tokens, in.V - v,
-                                            in.vectors);
+              load_panels<kSlice, kThreads>(
+                  thread, tile, from.data ? chunk.rows(from, h) + v : nullptr, chunk.row_step(from),
+                  from.data ? chunk.tokens : 0, in.V - v, vectors);
             else if (thread == 0)
-              fetch_box(boxes.v, place(v, h), stage.v.data, bulk.barrier(at));
-          }
+              fetch_box(from_boxes, place(v, h), tile.data, bulk.barrier(at));
+          };
+          load(stage.go, args.o, boxes.o, args.o_vectors);
+          load(stage.gx, args.v, boxes.to_v, args.v_vectors);
+          settle();
+          if (last_part) load(stage.v, in.v, boxes.v, in.vectors);
           if (thread == 0) tiles.parcels[at] = last_part ? parcel(args.v, h, v, in.V) : Parcel{};
           turns.filled();
           // Wanted when the value head's last slice is through; both stages are to be under way before.

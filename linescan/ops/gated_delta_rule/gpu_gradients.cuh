@@ -13,14 +13,14 @@ struct GradientArgs {
   DeltaInputs<T> in;
   DeltaSequences sequences;
   DeltaRows<const T> o;  // upstream
-  DeltaRows<T> q, k, v;
+  DeltaRows<T> q, k, v;  // v: gX in the beginning (reverse_scan.cu)
   DeltaRows<float> g;
   DeltaRows<unsigned char> beta;  // of the type of the input
   bool o_vectors, v_vectors, key_vectors, pairs;
   int padded_values, stages;
   int64_t chunks;
   std::byte* records;
-  const T *states, *state_gradients, *corrections, *correction_gradients;
+  const T *states, *state_gradients, *corrections;
   float* parameter_sums;  // [chunks, 2, value_heads]: for A_log and dt_bias
   float* slots;           // of blocks of warp groups (group_gradients.cu)
   int64_t slot_floats;    // of one

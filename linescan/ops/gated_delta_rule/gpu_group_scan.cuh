@@ -328,7 +328,7 @@ __device__ __forceinline__ void send_rows(T* to, int64_t step, int rows, int col
     if (row < rows && column < columns) to[row * step + column] = *panels.at(row, column);
   }
 }
-// Where the outputs of an item's chunks go.
+// Where what tokens get from an item goes, outputs or gX: a tensor with V numbers a row; null where it is not wanted.
 template <typename T>
 struct GroupScanOutputs {
   T* first;  // the first token's row
@@ -337,11 +337,12 @@ struct GroupScanOutputs {
   bool vectors;
 
   template <class Item>
-  __device__ __forceinline__ GroupScanOutputs(const DeltaScanArgs<T>& args, const Item& at)
-      : columns(args.in.V - at.first_column), vectors(args.vectors) {
+  __device__ __forceinline__ GroupScanOutputs(const DeltaRows<T>& rows, bool vectors, int V,
+                                              const Item& at)
+      : columns(V - at.first_column), vectors(vectors) {
     const DeltaChunk start(at.walk, 0, 1);
-    first = args.o.data ? start.rows(args.o, at.head) + at.first_column : nullptr;
-    step = start.row_step(args.o);
+    first = rows.data ? start.rows(rows, at.head) + at.first_column : nullptr;
+    step = start.row_step(rows);
   }
   // By the group that moves data: panels [64, kValues], which are published.
   template <int kValues>
@@ -356,11 +357,19 @@ struct GroupScanOutputs {
         store_box(boxes.o, at, panels.data + panel * kChunk * 64);
       wait_sent();
     } else {
-      const int64_t token = number * kChunk;
-      send_rows<kValues>(first + token * step, step,
-                         static_cast<int>(min(int64_t{kChunk}, source.walk.length - token)),
-                         columns, vectors, panels);
+      send_by_rows<kValues>(number, panels, source.walk);
+      wait_sent();  // for what a thread may have sent before
     }
+  }
+  // By any group, for itself.
+  template <int kValues>
+  __device__ __forceinline__ void send_by_rows(int64_t number, const Panels<T>& panels,
+                                               const DeltaWalk& walk) const {
+    constexpr int kChunk = 64;
+    const int64_t token = number * kChunk;
+    send_rows<kValues>(first + token * step, step,
+                       static_cast<int>(min(int64_t{kChunk}, walk.length - token)), columns,
+                       vectors, panels);
   }
 };
 // to <- panels [64, 64 kPanels] as they lie in shared memory, by a group.
@@ -377,8 +386,8 @@ __device__ __forceinline__ void send_panels(T* to, const Panels<T>& panels) {
   for (int i = 0; i < kPasses; ++i) at[i * kGroup] = packs[i];
 }
 
-// What a block's 64 columns of V leave in the workspace for a chunk: S [values, keys] and u [tokens, values], or
-// their gradients, as Panels.
+// What a block's 64 columns of V leave in the workspace for a chunk, as Panels: S or gS' [values, keys], and u [tokens, values]
+// where there is room for it.
 template <int kKeys, typename T>
 struct GroupScanWorkspace {
   T *states, *corrections;
@@ -391,14 +400,19 @@ struct GroupScanWorkspace {
   __device__ __forceinline__ void send_corrections(int64_t row, const Panels<T>& panels) const {
     send_panels<1>(correction(row), panels);
   }
-  // By the group that moves data: a desk's state and tokens, which are published.
+  // By the group that moves data: a desk's state, which is published. Whoever sends the desk's tokens next waits for both.
+  __device__ __forceinline__ void send_state(int64_t row, const Panels<T>& panels) const {
+    if constexpr (!kHasBulkCopies)
+      send_panels<kKeys / 64>(state(row).data, panels);
+    else if (threadIdx.x % kGroup == 32)  // of another warp than the one that fetches
+      send_bulk(state(row).data, panels.data, 64 * kKeys * sizeof(T));
+  }
   template <class Desk>
   __device__ __forceinline__ void send(int64_t row, const Desk& desk) const {
+    send_state(row, desk.state);
     if constexpr (!kHasBulkCopies) {
-      send_panels<kKeys / 64>(state(row).data, desk.state);
-      send_panels<1>(correction(row), desk.tokens);
-    } else if (threadIdx.x % kGroup == 32) {  // of another warp than the one that fetches
-      send_bulk(state(row).data, desk.state.data, 64 * kKeys * sizeof(T));
+      send_corrections(row, desk.tokens);
+    } else if (threadIdx.x % kGroup == 32) {
       send_bulk(correction(row), desk.tokens.data, 64 * 64 * sizeof(T));
       wait_sent();
     }

@@ -10,10 +10,11 @@ namespace linescan {
 namespace {
 
 // The workspace of a piece should be no more than this share of what a pass and its gradients leave behind; one of so many
-// bytes is small enough. A segment has no fewer tokens; segments of a piece are no more.
+// bytes, or half as many again, is small enough. A piece of a sequence, and a segment of a piece, have no fewer tokens than
+// these; segments of a piece are no more.
 constexpr double kWorkspaceShare = 0.5;
 constexpr int64_t kSmallWorkspace = int64_t{64} << 20;
-constexpr int64_t kFewestSegmentTokens = 640, kMostSegments = 8;
+constexpr int64_t kFewestPieceTokens = 640, kFewestSegmentTokens = 768, kMostSegments = 8;
 // Records are kept if what a pass and its gradients leave behind, its workspace and they are no more than so many times v, where
 // K is V.
 constexpr double kMostOfValues = 6;
@@ -93,7 +94,7 @@ TokenBytes token_bytes(const GatedDeltaRuleSize& size) {
   };
   return {static_cast<double>(2 * number * (size.heads * size.K + size.value_heads * size.V)),
           of_value_heads(layout.record_bytes() / chunk),
-          of_value_heads(2 * number * (layout.keys * values / chunk + values))};
+          of_value_heads(number * (2 * layout.keys * values / chunk + values))};
 }
 
 // As many pieces as make the workspace small enough.
@@ -102,8 +103,8 @@ int64_t wanted_pieces(const GatedDeltaRuleSize& size) {
   const double workspace = bytes.records + bytes.others;
   const auto wanted =
       static_cast<int64_t>(std::ceil(workspace / (kWorkspaceShare * bytes.results)));
-  const auto worth = static_cast<int64_t>(static_cast<double>(size.batch * size.length) *
-                                          workspace / static_cast<double>(kSmallWorkspace));
+  const int64_t worth = std::llround(static_cast<double>(size.batch * size.length) * workspace /
+                                     static_cast<double>(kSmallWorkspace));
   return std::clamp<int64_t>(worth, 1, std::max<int64_t>(wanted, 1));
 }
 
@@ -166,7 +167,7 @@ GatedDeltaRulePiece gpu_piece(const GatedDeltaRuleSize& size, bool packed) {
   const int64_t chunks = ceil_div(size.length, kPanel);
   const int64_t cuts =
       most_parts(chunks, piece.batch * size.heads,
-                 std::min(ceil_div(most, parts), size.length / kFewestSegmentTokens));
+                 std::min(ceil_div(most, parts), size.length / kFewestPieceTokens));
   piece.tokens = std::min(size.length, ceil_div(chunks, cuts) * kPanel);
   piece.segment = segment_tokens(size, piece.batch, piece.tokens);
   // So that a piece starts where a segment does.

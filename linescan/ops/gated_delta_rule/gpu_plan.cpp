@@ -234,7 +234,6 @@ void plan_chunks(GatedDeltaRuleGpuPlan& plan, const GatedDeltaRuleSize& size, bo
   plan.states_at = parts.reserve(value_units * values * plan.padded_keys * number);
   plan.state_gradients_at = parts.reserve(value_units * values * plan.padded_keys * number);
   plan.corrections_at = parts.reserve(value_units * values * plan.chunk * number);
-  plan.correction_gradients_at = parts.reserve(value_units * values * plan.chunk * number);
   plan.parameter_sums_at = parts.reserve(2 * value_units * 4);
   plan.gradient_slots_at = parts.reserve(4 * plan.gradients.grid * plan.gradient_slot_floats);
 }

@@ -57,7 +57,7 @@ struct GatedDeltaRuleGpuPlan {
 
   // Offsets into the workspace, in bytes.
   int64_t records_at = 0, states_at = 0, state_gradients_at = 0, corrections_at = 0,
-          correction_gradients_at = 0, parameter_sums_at = 0, gradient_slots_at = 0, carry_at = 0;
+          parameter_sums_at = 0, gradient_slots_at = 0, carry_at = 0;
   // Where segments are split, what lies at boundaries: states that nobody gave room for, or gradients; forward, transitions.
   int64_t boundaries_at = 0, transitions_at = 0;
   int64_t workspace_bytes = 0;

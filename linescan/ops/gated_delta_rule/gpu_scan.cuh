@@ -65,7 +65,9 @@ struct DeltaReverseScanArgs {
   bool o_vectors;
   DeltaScanCut cut;
   std::byte* records;
-  T *state_gradients, *correction_gradients;  // null: nothing but ends is wanted
+  T* state_gradients;        // null: nothing but ends is wanted
+  DeltaRows<T> corrections;  // gX, where the gradient of v will be; null with the above
+  bool pairs, vectors;       // rows_are_pairs() and rows_are_vectors() of it
   DeltaSegments segments;
 };
 

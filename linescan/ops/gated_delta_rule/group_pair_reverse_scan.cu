@@ -33,8 +33,9 @@ __global__ void __launch_bounds__(kPairThreads, 1)
     if (!at.exists) continue;
     const bool leaves = args.state_gradients;  // something of every chunk
     const int own_value = at.first_column + threadIdx.x % kGroup / 32 * 16;
-    const GroupScanWorkspace<kKeys, T> workspace = {args.state_gradients, args.correction_gradients,
-                                                    cut, at.first_column};
+    const GroupScanWorkspace<kKeys, T> workspace = {args.state_gradients, nullptr, cut,
+                                                    at.first_column};
+    const GroupScanOutputs<T> outputs(args.corrections, args.vectors, in.V, at);
     const GroupScanSource<T> source(in, args.sequences, at, args.o, args.o_vectors, args.records);
     const auto fetch = [&](int64_t number) {
       if (number >= 0)
@@ -91,7 +92,7 @@ __global__ void __launch_bounds__(kPairThreads, 1)
       if (group == 0 && leaves) {
         round_sums(rounded, sums);
         desk.put_tokens(rounded);
-        workspace.send_corrections(at.row(number), desk.outbox);
+        outputs.template send_by_rows<64>(number, desk.outbox, at.walk);
       }
       group_wait<0>(state);
       round_sums(left, state);

@@ -31,9 +31,7 @@ __global__ void __launch_bounds__(kPairThreads, 1) group_pair_scan_kernel(DeltaS
     const bool leaves = kOutputs || args.states;  // something of every chunk
     const int own_value = at.first_column + threadIdx.x % kGroup / 32 * 16;
     const GroupScanSource<T> source(in, args.sequences, at, in.v, in.vectors, args.records);
-    const DeltaChunk start(at.walk, 0, 1);
-    T* const out = kOutputs ? start.rows(args.o, at.head) + at.first_column : nullptr;
-    const int64_t out_step = start.row_step(args.o);
+    const GroupScanOutputs<T> outputs(args.o, args.vectors, in.V, at);
     const GroupScanWorkspace<kKeys, T> workspace = {args.states, args.corrections, cut,
                                                     at.first_column};
     const auto fetch = [&](int64_t number) {
@@ -109,11 +107,8 @@ __global__ void __launch_bounds__(kPairThreads, 1) group_pair_scan_kernel(DeltaS
         round_sums(u, reads);
       }
       desk.put_tokens(u);
-      const int64_t token = number * kChunk;
       if constexpr (kOutputs)
-        send_rows<64>(out + token * out_step, out_step,
-                      static_cast<int>(min(int64_t{kChunk}, at.walk.length - token)),
-                      in.V - at.first_column, args.vectors, desk.outbox);
+        outputs.template send_by_rows<64>(number, desk.outbox, at.walk);
       else
         workspace.send_corrections(at.row(number), desk.outbox);
     }

@@ -35,8 +35,9 @@ __global__ void __launch_bounds__(DeltaLayout::kGroupScanThreads, 1)
     if (!at.exists) continue;
     const bool leaves = args.state_gradients;  // something of every chunk
     if (!computes) {
-      const GroupScanWorkspace<kKeys, T> workspace = {
-          args.state_gradients, args.correction_gradients, cut, at.first_column};
+      const GroupScanWorkspace<kKeys, T> workspace = {args.state_gradients, nullptr, cut,
+                                                      at.first_column};
+      const GroupScanOutputs<T> outputs(args.corrections, args.vectors, in.V, at);
       const GroupScanSource<T> source(in, args.sequences, at, args.o, args.o_vectors, args.records);
       turns.move(
           at.chunks,
@@ -45,8 +46,10 @@ __global__ void __launch_bounds__(DeltaLayout::kGroupScanThreads, 1)
           },
           [&](int, int64_t i) {
             if (!leaves) return;
+            const int64_t number = at.chunks - 1 - i;
             const Desk desk(cut.stages, i);
-            workspace.send(at.row(at.chunks - 1 - i), desk);
+            workspace.send_state(at.row(number), desk.state);
+            outputs.template send<64>(number, desk.tokens, source, boxes);
           });
       continue;
     }
@@ -117,7 +120,7 @@ void launch_delta_group_reverse_scan(const DeltaReverseScanArgs<T>& args, int64_
                                      const LaunchShape& shape, GpuStream stream) {
   launch("gated_delta_rule, reverse scan",
          padded_keys == 64 ? group_reverse_scan_kernel<T, 64> : group_reverse_scan_kernel<T, 128>,
-         shape, stream, args, group_scan_boxes(args.in, args.sequences, args.o, DeltaRows<T>{}));
+         shape, stream, args, group_scan_boxes(args.in, args.sequences, args.o, args.corrections));
 }
 template void launch_delta_group_reverse_scan(const DeltaReverseScanArgs<BFloat16>&, int64_t,
                                               const LaunchShape&, GpuStream);

@@ -44,7 +44,7 @@ struct GroupScan {
                                                     at.first_column};
     const GroupScanSource<T> source(args.in, args.sequences, at, args.in.v, args.in.vectors,
                                     args.records);
-    const GroupScanOutputs<T> outputs(args, at);
+    const GroupScanOutputs<T> outputs(args.o, args.vectors, args.in.V, at);
     turns.move(
         at.chunks,
         [&](int stage, int64_t number, const auto& arrivals) {

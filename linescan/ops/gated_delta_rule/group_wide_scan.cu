@@ -32,7 +32,7 @@ struct GroupWideScan {
   __device__ __forceinline__ void move(const Item& at, Turns& turns) const {
     const GroupScanSource<T> source(args.in, args.sequences, at, args.in.v, args.in.vectors,
                                     args.records);
-    const GroupScanOutputs<T> outputs(args, at);
+    const GroupScanOutputs<T> outputs(args.o, args.vectors, args.in.V, at);
     turns.move(
         at.chunks,
         [&](int stage, int64_t number, const auto& arrivals) {

@@ -4,8 +4,8 @@
 //   gX = A^T (write o (K gS') + P^T gO)
 //   gS = decay gS' + (read_q o Q)^T gO - (beta read_k o K)^T gX
 //
-// Blocks, warps and registers as in chunk_scan.cu: gS^T [16, K] a warp. gS' and gX of every chunk stay in
-// the workspace for the gradients of what went in.
+// Blocks, warps and registers as in chunk_scan.cu: gS^T [16, K] a warp. For the gradients of what went in, gS' of every chunk
+// stays in the workspace, and gX where the gradient of v will be, which is beta gX.
 //
 // Numerics:  gS and all sums in float32; operands of products are rounded to T (float32: three tf32 pieces).
 // Reference: reference.cpp beside this file; bounds in tests/ops/gated_delta_rule_gpu_test.cpp.
@@ -81,9 +81,11 @@ __global__ void __launch_bounds__(32 * kDeltaScanWarps)
       for (int t = 0; t < kChunk / 16; ++t) gu[t] = operand<T>(sums, t);
       sums.clear();
       multiply_columns<true>(sums, gu, tile.A, Tile::kSquare);
-      if (args.correction_gradients && place.key == 0)
-        store_tokens(args.correction_gradients + at.row(number) * cut.correction_numbers(kChunk),
-                     cut.padded_values, kChunk, sums, own_value, cut.padded_values, true);
+      if (args.corrections.data && place.key == 0) {
+        const DeltaChunk chunk(at.walk, number * kChunk, kChunk);
+        store_tokens(chunk.rows(args.corrections, at.head), chunk.row_step(args.corrections),
+                     chunk.tokens, sums, own_value, in.V, args.pairs);
+      }
       // gS^T
       const float decay = tile.rows[kDecay * kChunk];
       state = state.mapped([&](float x, int, int) { return decay * x; });
@@ -126,7 +128,9 @@ void launch_delta_reverse_scan(const GatedDeltaRuleProblem& p,
                                     delta_scan_cut(p, plan),
                                     kept.records,
                                     reinterpret_cast<T*>(workspace + plan.state_gradients_at),
-                                    reinterpret_cast<T*>(workspace + plan.correction_gradients_at),
+                                    delta_rows<T>(gradients.v),
+                                    rows_are_pairs(gradients.v),
+                                    rows_are_vectors(gradients.v),
                                     {}};
     const auto launch_scan = [&](const DeltaReverseScanArgs<T>& args, const DeltaLaunch& shape) {
       if constexpr (sizeof(T) == 2) {
@@ -150,7 +154,7 @@ void launch_delta_reverse_scan(const GatedDeltaRuleProblem& p,
       return walks;
     };
     DeltaReverseScanArgs<T> alone = walking(kAllButFirst, kAlone);
-    alone.state_gradients = alone.correction_gradients = nullptr;
+    alone.state_gradients = alone.corrections.data = nullptr;
     launch_scan(alone, plan.ends);
     launch_delta_chain(p, plan, all, workspace, stream);
     launch_scan(walking(kAll, kSideBySide), plan.reverse_scan);

@@ -89,7 +89,7 @@ TEST(GatedDeltaRuleGpuPieces, AgreeWithReference) {
 
 TEST(GatedDeltaRuleGpuPieces, ExpectsWhatIsKeptAtAMultipleOf16Bytes) {
   GatedDeltaRuleSample sample(Case{.batch = 1,
-                                   .length = 1280,
+                                   .length = 1536,
                                    .heads = 1,
                                    .value_heads = 1,
                                    .K = 64,

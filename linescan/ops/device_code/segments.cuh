@@ -18,10 +18,10 @@ struct Affine {
   }
 };
 
-// Of the lanes before this one, in order, in the group; `all` becomes that with this lane.
-// kBackward: of the lanes behind it, from the last one on.
+// `all` of a lane becomes that of the lanes up to it, in order, in the group. kBackward: of the lanes from it on, from the
+// last one.
 template <int kWidth, bool kBackward>
-__device__ __forceinline__ Affine scan_lanes(Affine& all, int place) {
+__device__ __forceinline__ void include_lanes(Affine& all, int place) {
   const auto from = [&](float x, int by) {
     return kBackward ? __shfl_down_sync(kAllLanes, x, by, kWidth)
                      : __shfl_up_sync(kAllLanes, x, by, kWidth);
@@ -30,10 +30,31 @@ __device__ __forceinline__ Affine scan_lanes(Affine& all, int place) {
 #pragma unroll
   for (int by = 1; by < kWidth; by *= 2) {
     const Affine other{from(all.factor, by), from(all.offset, by)};
-    if (rank >= by) all.follow(other);
+    fma_if(rank >= by, all.factor, other.offset, all.offset);
+    multiply_if(rank >= by, other.factor, all.factor);
   }
-  const Affine before{from(all.factor, 1), from(all.offset, 1)};
-  return rank == 0 ? Affine{1, 0} : before;
+}
+
+// The same; the result is that of the lanes before this one (kBackward: behind it).
+template <int kWidth, bool kBackward>
+__device__ __forceinline__ Affine scan_lanes(Affine& all, int place) {
+  include_lanes<kWidth, kBackward>(all, place);
+  const auto from = [](float x) {
+    return kBackward ? __shfl_down_sync(kAllLanes, x, 1, kWidth)
+                     : __shfl_up_sync(kAllLanes, x, 1, kWidth);
+  };
+  const Affine before{from(all.factor), from(all.offset)};
+  return (kBackward ? kWidth - 1 - place : place) == 0 ? Affine{1, 0} : before;
+}
+
+// What enters a lane's steps when h enters the group's; `leaves`: what leaves them.
+template <int kWidth, bool kBackward>
+__device__ __forceinline__ float pass_lanes(Affine all, int place, float h, float& leaves) {
+  include_lanes<kWidth, kBackward>(all, place);
+  leaves = all(h);
+  const float before = kBackward ? __shfl_down_sync(kAllLanes, leaves, 1, kWidth)
+                                 : __shfl_up_sync(kAllLanes, leaves, 1, kWidth);
+  return (kBackward ? kWidth - 1 - place : place) == 0 ? h : before;
 }
 
 // The sum over the group, in every lane.

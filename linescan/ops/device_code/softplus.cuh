@@ -35,6 +35,12 @@ __device__ __forceinline__ float softplus_short(float x) {
   return fmaf(kLn2, log2_approx(1.0f + exp2_approx(-fabsf(x) * kLog2e)), fmaxf(x, 0.0f));
 }
 
+// Of data of type T.
+template <typename T>
+__device__ __forceinline__ float softplus_of(float x) {
+  return sizeof(T) == 2 ? softplus_short(x) : softplus(x);
+}
+
 // softplus_short of x ln 2, in units of ln 2: log2(1 + 2^x).
 __device__ __forceinline__ float softplus_base2(float x) {
   return log2_approx(1.0f + exp2_approx(-fabsf(x))) + fmaxf(x, 0.0f);

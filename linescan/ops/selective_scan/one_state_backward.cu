@@ -146,7 +146,7 @@ __device__ __forceinline__ void walk_tile(const SelectiveScanGpuArguments& args,
     for (int j = 0; j < kItems; ++j) dt[j] = now.delta[j] + own.bias, slope[j] = 1;
     if (args.softplus)
 #pragma unroll
-      for (int j = 0; j < kItems; ++j) dt[j] = softplus_and_slope<false>(dt[j], slope[j]);
+      for (int j = 0; j < kItems; ++j) dt[j] = softplus_and_slope<sizeof(T) == 2>(dt[j], slope[j]);
     if (steps < kItems)
 #pragma unroll
       for (int j = 0; j < kItems; ++j)  // steps that change nothing
@@ -162,10 +162,11 @@ __device__ __forceinline__ void walk_tile(const SelectiveScanGpuArguments& args,
       ahead.offset = fmaf(a[j], ahead.offset, dt[j] * now.u[j] * B[j]);
 #pragma unroll
     for (int j = kItems - 1; j >= 0; --j) back.offset = a[j] * fmaf(C[j], now.gy[j], back.offset);
-    const float before = scan_lanes<kLanes, false>(ahead, place.segment)(now.h);
-    float k = scan_lanes<kLanes, true>(back, place.segment)(own.carry);
+    float leaves;
+    const float before = pass_lanes<kLanes, false>(ahead, place.segment, now.h, leaves);
+    float k = pass_lanes<kLanes, true>(back, place.segment, own.carry, leaves);
     __syncwarp();  // all lanes have read what the first one now replaces
-    if (exists && place.segment == 0) rows[r].carry = back(own.carry);
+    if (exists && place.segment == 0) rows[r].carry = leaves;
 
     float state = before, A_sum = 0, D_sum = 0, bias_sum = 0;
 #pragma unroll

@@ -36,7 +36,7 @@ __device__ __forceinline__ void scan_row(const SelectiveScanGpuArguments& args,
   for (int j = 0; j < kItems; ++j) dt[j] = now.delta[j] + own.bias;
   if (args.softplus)
 #pragma unroll
-    for (int j = 0; j < kItems; ++j) dt[j] = softplus(dt[j]);
+    for (int j = 0; j < kItems; ++j) dt[j] = softplus_of<T>(dt[j]);
   if (steps < kItems)
 #pragma unroll
     for (int j = 0; j < kItems; ++j)  // steps that change nothing
@@ -49,10 +49,10 @@ __device__ __forceinline__ void scan_row(const SelectiveScanGpuArguments& args,
     all.offset = fmaf(a[j], all.offset, b[j]);
   }
   all.factor = exp2_approx(rate * sum_dt);
-  float h = scan_lanes<kLanes, false>(all, place.segment)(own.carry);
+  float leaves, h = pass_lanes<kLanes, false>(all, place.segment, own.carry, leaves);
   if (exists && place.segment == 0 && starts) starts[r] = own.carry;
   __syncwarp();  // all lanes have read what one of them now replaces
-  if (exists && place.segment == kLanes - 1) rows[r].carry = all(own.carry);
+  if (exists && place.segment == kLanes - 1) rows[r].carry = leaves;
   if (args.out.data == nullptr) return;
   float y[kItems];
 #pragma unroll
@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(kOneWarps* kGpuWarp, sizeof(T) == 4 ? 5 : 6)
     one_state_forward(const __grid_constant__ SelectiveScanGpuArguments args) {
   using Place = OneStatePlace<kLanes>;
   const Place place(args);
-  OneStateRow* rows = reinterpret_cast<OneStateRow*>(shared_memory());
+  OneStateRow* rows = keep_shared(reinterpret_cast<OneStateRow*>(shared_memory()));
   for (int r = static_cast<int>(threadIdx.x); r < place.rows; r += kOneWarps * kGpuWarp)
     rows[r] = one_state_row(args, place.item, place.channel + r, args.initial_state);
   __syncthreads();

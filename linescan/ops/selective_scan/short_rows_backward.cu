@@ -85,7 +85,8 @@ __global__ void __launch_bounds__(kGpuWarp, kShortBackwardWarps)
     }
     if (args.softplus)
 #pragma unroll
-      for (int j = 0; j < kShortItems; ++j) dt[j] = softplus_and_slope<false>(dt[j], slope[j]);
+      for (int j = 0; j < kShortItems; ++j)
+        dt[j] = softplus_and_slope<sizeof(T) == 2>(dt[j], slope[j]);
     if constexpr (!kWhole)
 #pragma unroll
       for (int j = 0; j < kShortItems; ++j)  // steps that change nothing

@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(kGpuWarp, kBlocksAtOnce)
     }
     if (args.softplus)
 #pragma unroll
-      for (int j = 0; j < kShortItems; ++j) dt[j] = softplus(dt[j]);
+      for (int j = 0; j < kShortItems; ++j) dt[j] = softplus_of<T>(dt[j]);
     read_factor(B_of, tile, B);
     read_factor(C_of, tile, C);
     if (args.tile_states && tile > 0 && place.exists) *place.tile_state(args, tile) = h;

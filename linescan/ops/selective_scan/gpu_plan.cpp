@@ -34,13 +34,10 @@ Bounds bounds_of(const Plan& plan, DType dtype) {
   return forward ? Bounds{128, kGpuScanMaxWarps} : Bounds{168, 6};
 }
 
-// Whether the last tile of a row of one state goes by fewer steps a lane. Backward with few lanes a row that costs the other tiles
-// registers, and pays only where they are few.
+// Whether the last tile of a row of one state goes by fewer steps a lane.
 bool has_tail(const Size& size, const Plan& plan) {
   if (!plan.one_state || plan.short_rows || plan.tiles == 0) return false;
-  const int64_t rest = size.length - (plan.tiles - 1) * tile_of(plan);
-  return rest <= plan.segments * kOneTailItems &&
-         (plan.pass == Pass::kForward || plan.segments == kGpuWarp || plan.tiles <= kOneFewTiles);
+  return size.length - (plan.tiles - 1) * tile_of(plan) <= plan.segments * kOneTailItems;
 }
 
 // States of B and C held at once: a share of shared memory, to which the backward pass adds the sums

@@ -26,10 +26,9 @@ inline constexpr int kGpuConstantSegments = 4;  // the only variant with constan
 // The variant for one state: lanes lie along the length, a warp meets its block's rows in turn.
 inline constexpr int kOneItems = 8;      // steps of a lane
 inline constexpr int kOneTailItems = 2;  // in a last tile that needs no more (plan.tail)
-inline constexpr int kOneFewTiles = 8;   // see has_tail() in gpu_plan.cpp
 inline constexpr int kOneWarps = 4;      // of a block
 inline constexpr int kOneFewLanes = 8;   // of a row; all of a warp from kOneLong steps on
-inline constexpr int kOneLong = 1025;
+inline constexpr int kOneLong = 512;
 // Its form for many short rows at odd addresses: a lane walks a row, a block is a warp. Steps of a tile (seven
 // divides the planes of 224-pixel networks), floats from a tile's B or C to the next one's, the longest row, the
 // fewest rows where states are kept, and warps of a multiprocessor that the kernels' registers are bounded for.

@@ -11,11 +11,6 @@ struct Affine {
   float factor, offset;
 
   __device__ __forceinline__ float operator()(float h) const { return fmaf(factor, h, offset); }
-  // First `earlier`, then this.
-  __device__ __forceinline__ void follow(Affine earlier) {
-    offset = fmaf(factor, earlier.offset, offset);
-    factor *= earlier.factor;
-  }
 };
 
 // `all` of a lane becomes that of the lanes up to it, in order, in the group. kBackward: of the lanes from it on, from the

@@ -21,6 +21,7 @@
 #include "linescan/binding/gpu_scans.h"
 #include "linescan/binding/ss2d_by_scans.h"
 #include "linescan/binding/tensors.h"
+#include "linescan/device/gpu.h"
 #include "linescan/ops/ss2d/ss2d.h"
 
 namespace linescan {
@@ -115,6 +116,10 @@ void run_backward(const Ss2dProblem& problem, const Ss2dGradients& gradients, co
                 [&](const auto&... how) { backward(problem, gradients, how...); });
 }
 
+bool by_scans(const Call& call, Pass pass) {
+  return call.x.is_cuda() && scans_pay(call.problem, pass, gpus().at(call.x.device().index()));
+}
+
 // What the forward pass keeps for the backward pass on GPUs; nothing if it is not to keep.
 Tensor empty_states(const Tensor& x, const Tensor& A_log, at::IntArrayRef routes, bool keep) {
   if (!keep) return at::empty({0}, A_log.options());
@@ -139,7 +144,7 @@ OutAndStates scan_device(const Tensor& x, const Tensor& projection, const Tensor
                          at::IntArrayRef routes, std::optional<at::ScalarType> out_dtype,
                          bool keep_states, const OptionalTensor&) {
   Call call(x, projection, dt_weight, dt_bias, A_log, D, routes);
-  if (x.is_cuda() && scans_pay(A_log.size(1), routes))
+  if (by_scans(call, Pass::kForward))
     return {ss2d_by_scans(call.x, call.projection, call.dt_weight, call.dt_bias, call.A_log, call.D,
                           routes, out_dtype.value_or(x.scalar_type())),
             empty_states(x, A_log, routes, keep_states)};
@@ -188,7 +193,7 @@ Gradients6 scan_backward_device(const Tensor& grad_out, const Tensor& states, co
   Call call(x, projection, dt_weight, dt_bias, A_log, D, routes);
   check_gradient(grad_out, states, x);
   check_projection_weight(projection_weight, x, projection);
-  if (x.is_cuda() && scans_pay(A_log.size(1), routes)) {
+  if (by_scans(call, Pass::kBackward)) {
     auto results = ss2d_by_scans_backward(grad_out, call.x, call.projection, call.dt_weight,
                                           call.dt_bias, call.A_log, call.D, routes);
     add_projection_gradient(std::get<0>(results), std::get<1>(results), projection_weight);

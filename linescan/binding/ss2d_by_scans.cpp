@@ -123,11 +123,22 @@ struct Part {
   }
 };
 
-}  // namespace
-
-bool scans_pay(int64_t states, at::IntArrayRef routes) {
+bool can_scan(int64_t states, at::IntArrayRef routes) {
   return states >= kFewestStates &&
          std::none_of(routes.begin(), routes.end(), [](int64_t code) { return code & kRestart; });
+}
+
+}  // namespace
+
+bool scans_pay(const Ss2dSize& size, at::IntArrayRef routes, Pass pass, const Gpu& gpu) {
+  return can_scan(size.states, routes) && !plan(size, pass, gpu).walks_states;
+}
+
+bool scans_pay(const Ss2dProblem& problem, Pass pass, const Gpu& gpu) {
+  const at::IntArrayRef routes(problem.routes, static_cast<std::size_t>(problem.route_count));
+  const Ss2dSize size = size_of(problem);
+  const bool packed = has_aligned_pairs(problem) && problem.dt_weight.dtype == problem.x.dtype;
+  return packed ? scans_pay(size, routes, pass, gpu) : can_scan(size.states, routes);
 }
 
 // Equal parts of the batch with a workspace of up to these many bytes: forward delta and the routes'

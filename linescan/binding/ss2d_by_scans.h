@@ -8,14 +8,16 @@
 #include <optional>
 #include <tuple>
 
-#include "linescan/ops/pass.h"
 #include "linescan/ops/selective_scan/plan.h"
-#include "linescan/ops/ss2d/plan.h"
+#include "linescan/ops/ss2d/ss2d.h"
 
 namespace linescan {
 
-// Whether this way is the faster one: 4 states or more, and no route that starts anew at every line.
-bool scans_pay(int64_t states, at::IntArrayRef routes);
+// Whether this way is the better one: 4 states or more, no route that starts anew at every line, and no kernel of ops/ss2d
+// for the pass that meets all states of a pixel at once.
+bool scans_pay(const Ss2dSize& size, at::IntArrayRef routes, Pass pass, const Gpu& gpu);
+// Of a problem on `gpu`, whose data may not be what that kernel reads.
+bool scans_pay(const Ss2dProblem& problem, Pass pass, const Gpu& gpu);
 
 // The scan that one part of the batch becomes; its batch says how many images are a part.
 SelectiveScanSize scan_of_part(const Ss2dSize& size, Pass pass);

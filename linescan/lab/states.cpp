@@ -31,9 +31,9 @@ PlannedPass summary(const Plan& plan, const Gpu& gpu, std::string kernels) {
 }
 
 PlannedPass planned(const Ss2dSize& size, Pass pass, const Gpu& gpu) {
-  if (!scans_pay(size.states, kRoutes)) {
+  if (!scans_pay(size, kRoutes, pass, gpu)) {
     const Ss2dGpuPlan ours = plan(size, pass, gpu);
-    return summary(ours, gpu, ours.packed ? "ss2d, packed" : "ss2d");
+    return summary(ours, gpu, ours.packed || ours.walks_states ? "ss2d, packed" : "ss2d");
   }
   return summary(plan(scan_of_part(size, pass), pass, gpu), gpu, "selective_scan");
 }

@@ -99,9 +99,29 @@ INSTANTIATE_TEST_SUITE_P(Routes, Ss2dByScans,
                                            std::vector<int64_t>{2, 3, 4, 5}));
 
 TEST(Ss2dByScansRule, TakesManyStatesOfRoutesThatDoNotStartAnew) {
-  EXPECT_TRUE(scans_pay(16, {0, 1, 6, 7}));
-  EXPECT_FALSE(scans_pay(1, {0, 1, 6, 7}));
-  EXPECT_FALSE(scans_pay(16, {0, 9}));
+  const Gpu& gpu = find_gpu("h100");
+  const auto pays = [&](int64_t states, const std::vector<int64_t>& routes, Pass pass,
+                        DType dtype) {
+    const Ss2dSize size = {.batch = 4,
+                           .channels = 96,
+                           .height = 56,
+                           .width = 56,
+                           .states = states,
+                           .rank = 6,
+                           .routes = 4,
+                           .dtype = dtype};
+    return scans_pay(size, routes, pass, gpu);
+  };
+  for (const Pass pass : {Pass::kForward, Pass::kBackward})
+    for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+      EXPECT_FALSE(pays(1, {0, 1, 6, 7}, pass, dtype));
+      EXPECT_FALSE(pays(2, {0, 1, 6, 7}, pass, dtype));
+      EXPECT_FALSE(pays(16, {0, 1, 6, 9}, pass, dtype));
+      EXPECT_TRUE(pays(15, {0, 1, 6, 7}, pass, dtype));
+      // All but the pass that has a kernel of its own.
+      EXPECT_EQ(pays(16, {0, 1, 6, 7}, pass, dtype),
+                pass == Pass::kBackward || dtype == DType::kFloat32);
+    }
 }
 
 }  // namespace

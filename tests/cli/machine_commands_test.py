@@ -218,6 +218,15 @@ class MachineCommands(unittest.TestCase):
         parts = -(-128 // fitting)
         self.assertEqual(scans["images"][0], -(-128 // parts))
         self.assertEqual(scans["forward"]["exponentials"] % scans["images"][0], 0)
+        half = plan("ss2d", shape + "16", "--dtype", "bfloat16")
+        self.assertTrue(half["forward"]["walks_states"])
+        self.assertNotIn("forward", half["by_scans"])
+        self.assertIn("backward", half["by_scans"])
+        text = run("plan", "ss2d", "--shape", shape + "16", "--dtype", "bfloat16", "--device",
+                   "h100").stdout
+        self.assertIn("does not run the backward one on a GPU", " ".join(text.split()))
+        self.assertNotIn("selective_scan forward", text)
+        self.assertLessEqual(max(map(len, text.splitlines())), 80)
         text = run("plan", "ss2d", "--shape", shape + "16", "--device", "h100").stdout
         self.assertIn("With 16 states the operator for LibTorch", " ".join(text.split()))
         self.assertIn("selective_scan backward on a GPU", text)

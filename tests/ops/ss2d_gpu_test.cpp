@@ -222,6 +222,69 @@ std::vector<Case> one_route() {
 }
 INSTANTIATE_TEST_SUITE_P(OneRoute, Ss2dGpu, ::testing::ValuesIn(one_route()));
 
+// Several states of half data: an even number is walked with all states of a chunk at once, in blocks of one warp and of
+// several, with lines of whole segments and others; an odd number, odd addresses and routes that start anew are not.
+std::vector<Case> several_states() {
+  std::vector<Case> cases;
+  for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
+    for (const int64_t states : {2, 3, 4, 16, 18})
+      for (const int64_t side : {7, 9, 14, 28})
+        cases.push_back({.batch = side == 7 ? 3 : 1,
+                         .channels = side == 28 ? 16 : 18,
+                         .height = side,
+                         .width = side == 9 ? 13 : side,
+                         .states = states,
+                         .rank = 2 * (1 + (states + side) % 6),
+                         .dtype = dtype,
+                         .out_dtype = side == 14 ? DType::kFloat32 : dtype});
+    for (const int64_t rank : {2, 8, 10, 16, 24, 32, 40, 48, 50})
+      cases.push_back({.batch = 1,
+                       .channels = 20,
+                       .height = 11,
+                       .width = 12,
+                       .states = 4,
+                       .rank = rank,
+                       .dtype = dtype,
+                       .out_dtype = dtype});
+  }
+  for (const std::vector<int64_t>& routes :
+       {std::vector<int64_t>{0}, {1}, {0, 0, 6, 6}, {9, 3, 13, 2, 4, 5}, {0, 5, 10, 15}})
+    for (const int64_t side : {5, 30})
+      cases.push_back({.batch = 1,
+                       .channels = 16,
+                       .height = side,
+                       .width = 21,
+                       .states = 8,
+                       .rank = 6,
+                       .routes = routes,
+                       .dtype = DType::kBFloat16});
+  cases.push_back({.batch = 1,
+                   .channels = 2,
+                   .height = 56,
+                   .width = 56,
+                   .states = 16,
+                   .rank = 6,
+                   .dtype = DType::kBFloat16,
+                   .out_dtype = DType::kBFloat16});
+  cases.push_back({.batch = 1,
+                   .channels = 2,
+                   .height = 5,
+                   .width = 6,
+                   .states = 64,
+                   .rank = 4,
+                   .dtype = DType::kBFloat16});
+  cases.push_back({.batch = 1,
+                   .channels = 4,
+                   .height = 30,
+                   .width = 30,
+                   .states = 4,
+                   .rank = 4,
+                   .dtype = DType::kBFloat16,
+                   .misalign = 1});
+  return cases;
+}
+INSTANTIATE_TEST_SUITE_P(SeveralStates, Ss2dGpu, ::testing::ValuesIn(several_states()));
+
 INSTANTIATE_TEST_SUITE_P(
     Planes, Ss2dGpuTiles,
     ::testing::Values(Case{.channels = 5,
@@ -330,6 +393,42 @@ TEST(Ss2dGpuPlan, NeighboursInSharedMemoryAreInDifferentBanks) {
       EXPECT_EQ(banks.size(), kGpuSegments) << side;
     }
   }
+}
+
+TEST(Ss2dGpuPlan, WalksEvenNumbersOfStatesOfWholePlanesForward) {
+  const Gpu& gpu = find_gpu("h100");
+  const auto planned = [&](Pass pass, const auto& change) {
+    Ss2dSize size = {.batch = 128,
+                     .channels = 96,
+                     .height = 56,
+                     .width = 56,
+                     .states = 16,
+                     .rank = 6,
+                     .routes = 4,
+                     .dtype = DType::kBFloat16,
+                     .out_dtype = DType::kBFloat16};
+    change(size);
+    return plan(size, pass, gpu);
+  };
+  const auto walks = [&](const auto& change) {
+    return planned(Pass::kForward, change).walks_states;
+  };
+  const Ss2dGpuPlan whole = planned(Pass::kForward, [](Ss2dSize&) {});
+  EXPECT_TRUE(whole.walks_states);
+  EXPECT_EQ(whole.workspace_bytes, 0);
+  EXPECT_EQ(whole.block, 32 * kGpuPackedWarps);
+  EXPECT_LE(whole.shared_bytes, gpu.shared_per_block);
+  EXPECT_FALSE(planned(Pass::kBackward, [](Ss2dSize&) {}).walks_states);
+  EXPECT_TRUE(walks([](Ss2dSize& size) { size.states = 2; }));
+  EXPECT_TRUE(walks([](Ss2dSize& size) { size.rank = 48; }));
+  for (const auto change :
+       {+[](Ss2dSize& size) { size.states = 1; }, +[](Ss2dSize& size) { size.states = 15; },
+        +[](Ss2dSize& size) { size.states = 256; }, +[](Ss2dSize& size) { size.rank = 5; },
+        +[](Ss2dSize& size) { size.rank = 50; }, +[](Ss2dSize& size) { size.channels = 95; },
+        +[](Ss2dSize& size) { size.height = 64; },
+        +[](Ss2dSize& size) { size.channels_last = false; },
+        +[](Ss2dSize& size) { size.dtype = DType::kFloat32; }})
+    EXPECT_FALSE(walks(change));
 }
 
 TEST(Ss2dGpuPlan, OneRouteNeedsRoomForChunksAlone) {

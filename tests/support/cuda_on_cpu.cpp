@@ -169,6 +169,17 @@ void named_barrier(int barrier, int threads, bool waits) {
   meet(block.named[barrier], threads, waits);
 }
 
+void begin_signal(uint64_t* signal) { ::new (signal) int(0); }
+
+void give_signal(uint64_t* signal) { ++*reinterpret_cast<int*>(signal); }
+
+void wait_signal(const uint64_t* signal, int turn) {
+  const int& given = *reinterpret_cast<const int*>(signal);
+  if (given > turn + 1)  // the barrier's one bit would say that the turn is still to come
+    throw_error<DeviceError>("a signal waited for turn {} when {} were given", turn, given);
+  while (given == turn) wait_for_change(given, turn);
+}
+
 unsigned char* place_of_offer() {
   Warp& warp = block.warps[block.current / kLanes];
   return warp.offers[warp.exchanges % 2] + block.current % kLanes * kLargestExchange;

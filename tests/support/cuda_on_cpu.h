@@ -96,6 +96,10 @@ inline constexpr int kLargestExchange = 64;  // bytes that a lane may offer its 
 void block_barrier();
 // Barriers 1 to 15: waits until `threads` threads have called it; without `waits` it only arrives.
 void named_barrier(int barrier, int threads, bool waits);
+// A signal in shared memory: turns given, and waiting until so many are.
+void begin_signal(uint64_t* signal);
+void give_signal(uint64_t* signal);
+void wait_signal(const uint64_t* signal, int turn);
 // Where the lane puts what it offers its warp; then it waits for all lanes. What lane i offered is at i *
 // kLargestExchange behind the address that meet_warp() returns until the warp's next exchange but one.
 unsigned char* place_of_offer();
@@ -162,6 +166,10 @@ inline void barrier_wait(int barrier, int threads) {
 inline void barrier_arrive(int barrier, int threads) {
   on_cpu::named_barrier(barrier, threads, false);
 }
+
+using on_cpu::begin_signal;
+using on_cpu::give_signal;
+using on_cpu::wait_signal;
 
 inline void commit_copies() {}
 template <int kPending>

@@ -83,6 +83,35 @@ __device__ __forceinline__ void barrier_arrive(int barrier, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
 
+// A signal in shared memory that one thread gives turn by turn to any number of waiting ones: what the giver's warp wrote
+// before (behind a __syncwarp()) is then visible to them. Begun by one thread; the block meets before anything else.
+// No turn is given before everybody has waited for the last but one.
+__device__ __forceinline__ void begin_signal(uint64_t* signal) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(
+                   static_cast<unsigned>(__cvta_generic_to_shared(signal)))
+               : "memory");
+}
+__device__ __forceinline__ void give_signal(uint64_t* signal) {
+  asm volatile("{\n.reg .b64 state;\nmbarrier.arrive.shared::cta.b64 state, [%0];\n}" ::"r"(
+                   static_cast<unsigned>(__cvta_generic_to_shared(signal)))
+               : "memory");
+}
+// Of turn number `turn`, which counts from 0.
+__device__ __forceinline__ void wait_signal(const uint64_t* signal, int turn) {
+  unsigned given = 0;
+  while (!given)
+    asm volatile(
+#if __CUDA_ARCH__ >= 900
+        "{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+#else
+        "{\n.reg .pred p;\nmbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+#endif
+        "selp.u32 %0, 1, 0, p;\n}"
+        : "=r"(given)
+        : "r"(static_cast<unsigned>(__cvta_generic_to_shared(signal))), "r"(turn & 1)
+        : "memory");
+}
+
 // See copies.cuh for the copies that these close and wait for.
 __device__ __forceinline__ void commit_copies() {
   asm volatile("cp.async.commit_group;" ::: "memory");

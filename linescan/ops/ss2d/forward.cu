@@ -156,7 +156,9 @@ void launch_forward(const ForwardArguments<T>& args, const Ss2dGpuPlan& plan, in
         stream, args);
   };
   if constexpr (sizeof(T) == 2)
-    if (launch_packed_forward(args, plan, images, stream)) return;
+    if (launch_packed_forward(args, plan, images, stream) ||
+        launch_packed_states(args, plan, images, stream))
+      return;
   args.states == 1 ? run(forward_kernel<T, true>) : run(forward_kernel<T, false>);
 }
 

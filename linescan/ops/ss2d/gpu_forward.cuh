@@ -23,6 +23,11 @@ template <typename T>
 bool launch_packed_forward(const ForwardArguments<T>& args, const Ss2dGpuPlan& plan, int64_t images,
                            GpuStream stream);
 
+// packed_states_forward.cu: several states, where the plan has room for them. False as above.
+template <typename T>
+bool launch_packed_states(const ForwardArguments<T>& args, const Ss2dGpuPlan& plan, int64_t images,
+                          GpuStream stream);
+
 // packed_lines_forward.cu: such a problem on planes of several tiles. `halves`: see packed_halves.
 template <typename T>
 void launch_packed_lines(const ForwardArguments<T>& args, int halves, const Ss2dGpuPlan& plan,

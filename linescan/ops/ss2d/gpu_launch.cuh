@@ -9,12 +9,9 @@
 
 namespace linescan {
 
-// check() has seen to it that rows follow each other.
 template <typename T>
 GpuPlanes<T> gpu_planes(const TensorView& planes) {
-  const bool rows = planes.shape[3] > 1;  // a plane of one column has its pixels where its rows are
-  return {static_cast<T*>(planes.data), planes.strides[0], planes.strides[1],
-          planes.strides[rows ? 3 : 2]};
+  return {static_cast<T*>(planes.data), planes.strides[0], planes.strides[1], pixel_stride(planes)};
 }
 
 template <typename T>
@@ -46,12 +43,7 @@ Ss2dGpuArguments<T> gpu_arguments(const Ss2dProblem& p, const Ss2dGpuPlan& plan)
   args.state_rows = plan.state_rows(size);
   args.carries = nullptr;
   args.first_image = 0;
-  const auto even = [](auto... values) { return ((values % 2 == 0) && ...); };
-  const auto aligned = [](const void* pointer) {
-    return reinterpret_cast<std::uintptr_t>(pointer) % (2 * sizeof(T)) == 0;
-  };
-  args.packed = args.x.channel == 1 && even(size.channels, args.x.batch, args.x.pixel) &&
-                even(size.record()) && aligned(args.x.data) && aligned(args.projection);
+  args.packed = has_aligned_pairs(p);
   for (int64_t k = 0; k < size.routes; ++k) args.codes[k] = static_cast<unsigned char>(p.routes[k]);
   return args;
 }

@@ -1,4 +1,4 @@
-// What the packed kernels share: half data, one state, two neighbouring channels or numbers an access.
+// What the packed kernels share: half data, two neighbouring channels or numbers an access.
 //
 // As in gpu_chunk.cuh lane 4 g + q owns channels 2g and 2g + 1 on segment q of a chunk, and the columns
 // of records are multiplied on the tensor cores; here a record stays in registers from its load to the
@@ -13,18 +13,21 @@
 
 namespace linescan {
 
-// How many eights of numbers a record has if the packed kernels can take the problem; else 0.
+// Whether the data of a problem is what the packed kernels want, whatever its sizes are.
 template <typename T>
-int packed_halves(const Ss2dGpuArguments<T>& args) {
+bool packed_data(const Ss2dGpuArguments<T>& args) {
   const int64_t widest = std::max<int64_t>(args.x.pixel, args.routes * args.record);
   const bool near = static_cast<int64_t>(args.width) * widest < (int64_t{1} << 27);
   const bool words = args.rank % 2 == 0 && args.dt_weight != nullptr &&
                      reinterpret_cast<std::uintptr_t>(args.dt_weight) % 4 == 0;
+  return sizeof(T) == 2 && args.packed && words && near;
+}
+
+// How many eights of numbers a record of one state has if the packed kernels can take the problem; else 0.
+template <typename T>
+int packed_halves(const Ss2dGpuArguments<T>& args) {
   const int halves = (args.record + 7) / 8;
-  return sizeof(T) == 2 && args.states == 1 && args.packed && words && near &&
-                 halves <= kGpuMostHalves
-             ? halves
-             : 0;
+  return args.states == 1 && packed_data(args) && halves <= kGpuMostHalves ? halves : 0;
 }
 
 // A block on one tile: one warp, or several with the sums of the tile, or, where there is one route, each with those of the
@@ -41,10 +44,10 @@ void dispatch_block(const Ss2dGpuPlan& plan, const Function& function) {
 }
 
 // Calls function.operator()<kHalves>().
-template <int kHalves = 1, class Function>
+template <int kMost = kGpuMostHalves, int kHalves = 1, class Function>
 void dispatch_halves(int halves, const Function& function) {
   if (halves == kHalves) return function.template operator()<kHalves>();
-  if constexpr (kHalves < kGpuMostHalves) dispatch_halves<kHalves + 1>(halves, function);
+  if constexpr (kHalves < kMost) dispatch_halves<kMost, kHalves + 1>(halves, function);
 }
 
 // Whether all lines of a problem are whole segments of one tile, and none starts anew.
@@ -159,27 +162,29 @@ struct RecordWalk {
   int last_half;  // numbers from a column's first word to its last: numbers past the end repeat the last
   int odd;        // whether the lane's columns are odd steps, which kWhole has in `walk`
 
+  // Of all numbers of a record from `number` on, an even one.
   __device__ __forceinline__ RecordWalk(const Ss2dGpuArguments<T>& args, const BlockPlace& place,
-                                        const TileRoute& route, int k)
+                                        const TileRoute& route, int k, int number = 0)
       : walk(args.projection +
                  place.image * static_cast<int64_t>(args.height) * args.width * args.routes *
                      args.record +
                  static_cast<int64_t>(k) * args.record,
              static_cast<int64_t>(args.routes) * args.record, route) {
     const int q = threadIdx.x % 4;
-    const int last = min((kHalves - 1) * 8 + 2 * q, args.record - 2);
-    const int own = kHalves == 1 ? last : 2 * q;
+    const int last = min(number + (kHalves - 1) * 8 + 2 * q, args.record - 2);
+    const int own = kHalves == 1 ? last : number + 2 * q;
     walk.first += own;
     last_half = last - own;
     odd = threadIdx.x / 4 & 1;
     if (kWhole) walk.first = offset_bytes(walk.first, odd, walk.step(route));
   }
 
+  // `further`: numbers between those of the constructor and the ones wanted.
   template <bool kWholeSegment = kWhole>
   __device__ __forceinline__ void load(RecordColumns<T, kHalves>& columns, const TileRoute& route,
-                                       const SegmentCursor& cursor) const {
+                                       const SegmentCursor& cursor, int further = 0) const {
     const int last = cursor.template last_step<kWholeSegment>(route);
-    const T* first = walk.at(route, min(cursor.line, route.lines - 1), cursor.part);
+    const T* first = walk.at(route, min(cursor.line, route.lines - 1), cursor.part) + further;
     // An odd column of the last product would be a step too far: there, the last step.
     if (kWholeSegment && !kWhole) first = offset_bytes(first, odd, walk.step(route));
 #pragma unroll

@@ -6,6 +6,14 @@
 
 namespace linescan {
 
+// Whether the packed kernels can write the problem's results, if any are wanted.
+template <typename T>
+bool packed_result(const ForwardArguments<T>& args) {
+  if (args.out.data == nullptr) return true;
+  if (args.out_dtype != DType::kFloat32 && args.out_dtype != kDTypeOf<T>) return false;
+  return packed_pairs(args.out, size_of(args.out_dtype), args.width);
+}
+
 // Writes the lane's two channels to `out`, on one route.
 template <typename T>
 struct ResultWalk {

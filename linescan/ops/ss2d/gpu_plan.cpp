@@ -133,6 +133,19 @@ bool packs(const Ss2dSize& size) {
          size.channels % 2 == 0 && size.record() <= 8 * kGpuMostHalves;
 }
 
+// Whether the kernel for several states takes it, likewise, if one tile is the whole plane.
+bool walks_states(const Ss2dSize& size, Pass pass) {
+  return pass == Pass::kForward && size.states > 1 && size.states % 2 == 0 &&
+         size_of(size.dtype) == 2 && size.channels_last && size.rank % 2 == 0 && size.rank > 0 &&
+         size.channels % 2 == 0 && size.rank <= 8 * kGpuStatesEights;
+}
+
+const char* kernels_of(const Ss2dGpuPlan& plan) {
+  if (plan.packed) return "packed, where sizes and strides are even; else general";
+  return plan.walks_states ? "packed for several states where strides are even; else general"
+                           : "general";
+}
+
 }  // namespace
 
 int64_t Ss2dGpuWorkspace::general_slice(int64_t images) const {
@@ -195,10 +208,19 @@ Ss2dGpuPlan plan(const Ss2dSize& size, Pass pass, const Gpu& gpu) {
   plan.shared_carries = carries <= plan.shared_limit / 8;
   const int64_t carried = plan.shared_carries ? carries : 0;
   plan.packed = size.states == 1 && size_of(size.dtype) == 2;
-  const auto hand_over = [&](int64_t warps) {  // beside the sums, for either kind of kernels
+  // Beside the sums, for either kind of kernels.
+  const auto hand_over = [&](int64_t warps) {
     const int64_t general = gpu_transfer_bytes(warps) + carried;
+    if (plan.walks_states)
+      return std::max(general, gpu_states_bytes(size.routes, size.states, warps));
     return plan.packed ? std::max(general, gpu_chain_bytes(plan.chunks)) : general;
   };
+  if (walks_states(size, pass)) {
+    const int64_t all = size.height * gpu_sum_pitch(size.height, size.width);
+    plan.walks_states = true;
+    plan.walks_states = fits_one_tile(size, all) &&
+                        all * kPlaceBytes + hand_over(kGpuMaxWarps) <= plan.shared_limit;
+  }
   int64_t places = (plan.shared_limit - hand_over(kGpuMaxWarps)) / kPlaceBytes, sums = 0;
   do {
     if (places < 4)
@@ -223,12 +245,12 @@ Ss2dGpuPlan plan(const Ss2dSize& size, Pass pass, const Gpu& gpu) {
   };
   const bool lines = plan.pieces > 0 && (pass == Pass::kForward ? plan.packed : packs(size));
   const bool backward = pass == Pass::kBackward;
-  const bool chains = !lines && (backward ? packs(size) : plan.packed);
+  const bool chains = plan.walks_states || (!lines && (backward ? packs(size) : plan.packed));
   const int64_t most = chains     ? kGpuPackedWarps
                        : backward ? kGpuBackwardWarps
                        : lines    ? kGpuLineWarps
                                   : kGpuMaxWarps;
-  const int64_t most_chains = chains ? kGpuChains : most;
+  const int64_t most_chains = chains && !plan.walks_states ? kGpuChains : most;
   const int64_t blocks_by_memory = blocks_of(sums + hand_over(1));
   int64_t warps = lines ? choose_line_warps(plan, blocks_by_memory, most)
                         : choose_warps(plan.chunks, blocks_by_memory, most, most_chains);
@@ -306,9 +328,8 @@ std::string to_string(const Ss2dGpuPlan& plan) {
       "  variant         {}\n"
       "  kernels         {}\n"
       "  tile            {} x {} pixels of {} channels, {} x {} tiles a plane\n",
-      name_of(plan.pass), variant_of(plan),
-      plan.packed ? "packed, where sizes and strides are even; else general" : "general",
-      plan.tile_height, plan.tile_width, kGpuChannels, plan.tile_rows, plan.tile_columns);
+      name_of(plan.pass), variant_of(plan), kernels_of(plan), plan.tile_height, plan.tile_width,
+      kGpuChannels, plan.tile_rows, plan.tile_columns);
   if (plan.pieces > 0)
     text += fmt::format("  pieces          {}   parts of lines whose entering states come first\n",
                         plan.pieces);

@@ -33,6 +33,8 @@ inline constexpr int kGpuMostHalves = 9;
 inline constexpr int kGpuOnChipNumbers = 8;
 // And that it has where sums are complete with their chunks (Ss2dGpuPlan::sums_chunks): there are no kernels for more.
 inline constexpr int kGpuChunkNumbers = 32;
+// Eights of dts in a record of several states (Ss2dGpuPlan::walks_states).
+inline constexpr int kGpuStatesEights = 6;
 inline constexpr int kGpuProductChannels = 64;  // and pixels, of a tile of delta_products.cu
 // delta_products_at_once.cu: ranks and times 64 channels at most, and blocks that a multiprocessor has registers for.
 inline constexpr int kGpuRankAtOnce = 32;
@@ -69,6 +71,9 @@ struct Ss2dGpuPlan {
   int64_t chunks = 0;   // of a route in a tile
   int64_t pieces = 0;   // lines cut by tile borders, of the route that has most; 0 with one tile
   bool packed = false;  // half data and one state: packed kernels, if strides and sizes are even
+  // Forward, one tile, half data, an even number of states, even sizes, channels-last: a block meets all states of a chunk before the
+  // next one (packed_states_forward.cu), if addresses are even and no route starts anew.
+  bool walks_states = false;
   // Packed, one route, one tile, several warps a block: a sum is complete with its chunk, and a block has room for its warps'
   // chunks instead of all places of the tile.
   bool sums_chunks = false;
@@ -116,6 +121,12 @@ constexpr int64_t gpu_transfer_bytes(int64_t warps) {
   return kGpuChannels * 2 * warps * 2 * static_cast<int64_t>(sizeof(float));
 }
 inline constexpr int64_t kGpuCarryFloats = kGpuChannels * 2;  // for each state
+// Where several states are walked: their rates on all routes, and for each warp and pair of states a place and a signal.
+constexpr int64_t gpu_states_bytes(int64_t routes, int64_t states, int64_t warps) {
+  const int64_t of_state = kGpuChannels * static_cast<int64_t>(sizeof(float));
+  return routes * states * of_state +
+         warps * (states * of_state + states / 2 * static_cast<int64_t>(sizeof(uint64_t)));
+}
 // The packed kernels': a state for each chunk, see StateChain in gpu_packed.cuh.
 constexpr int64_t gpu_chain_bytes(int64_t chunks) {
   return kGpuChannels * chunks * static_cast<int64_t>(sizeof(float));

@@ -165,11 +165,7 @@ template <typename T>
 bool launch_packed_forward(const ForwardArguments<T>& args, const Ss2dGpuPlan& plan, int64_t images,
                            GpuStream stream) {
   const int halves = packed_halves(args);
-  if (halves == 0) return false;
-  if (args.out.data != nullptr) {
-    if (args.out_dtype != DType::kFloat32 && args.out_dtype != kDTypeOf<T>) return false;
-    if (!packed_pairs(args.out, size_of(args.out_dtype), args.width)) return false;
-  }
+  if (halves == 0 || !packed_result(args)) return false;
   if (args.pieces > 0) {
     launch_packed_lines(args, halves, plan, images, stream);
     return true;

@@ -1,5 +1,6 @@
 #include "linescan/ops/ss2d/ss2d.h"
 
+#include <cstdint>
 #include <string_view>
 
 #include "linescan/ops/expect.h"
@@ -35,6 +36,21 @@ Ss2dSize size_of(const Ss2dProblem& p) {
   size.kept_states = static_cast<bool>(p.states);
   size.channels_last = p.x.strides[1] == 1 || size.channels == 1;
   return size;
+}
+
+int64_t pixel_stride(const TensorView& planes) {
+  // A plane of one column has its pixels where its rows are.
+  return planes.strides[planes.shape[3] > 1 ? 3 : 2];
+}
+
+bool has_aligned_pairs(const Ss2dProblem& p) {
+  const Ss2dSize size = size_of(p);
+  const auto even = [](auto... values) { return ((values % 2 == 0) && ...); };
+  const auto aligned = [](const TensorView& tensor) {
+    return reinterpret_cast<std::uintptr_t>(tensor.data) % (2 * size_of(tensor.dtype)) == 0;
+  };
+  return p.x.strides[1] == 1 && even(size.channels, p.x.strides[0], pixel_stride(p.x)) &&
+         even(size.record()) && aligned(p.x) && aligned(p.projection);
 }
 
 void check(const Ss2dProblem& p) {

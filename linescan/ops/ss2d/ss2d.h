@@ -44,6 +44,11 @@ struct Ss2dGradients {
 
 Ss2dSize size_of(const Ss2dProblem& problem);
 
+// Elements between neighbouring pixels of planes [batch, channels, height, width] that check() has accepted.
+int64_t pixel_stride(const TensorView& planes);
+// Whether two neighbouring channels of x, or numbers of a record, are one aligned access on GPUs.
+bool has_aligned_pairs(const Ss2dProblem& problem);
+
 // Throws InvalidArgument naming the first argument that does not fit.
 void check(const Ss2dProblem& problem);
 

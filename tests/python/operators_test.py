@@ -200,6 +200,27 @@ def test_many_short_rows_have_the_gradients_of_the_cpu(groups):
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("states", [4, 5, 16])  # even numbers: the passes go different ways
+@pytest.mark.parametrize("layout", [torch.channels_last, torch.contiguous_format])
+def test_ss2d_of_several_states_has_the_gradients_of_the_cpu(dtype, states, layout):
+    *given, routes = ss2d_inputs(channels=40, height=14, width=21, states=states, rank=6,
+                                 dtype=dtype, bias=False, requires_grad=False)
+    given[0] = given[0].contiguous(memory_format=layout)
+    upstream = uniform(*given[0].shape, dtype=dtype, requires_grad=False)
+
+    def results(device, wide=None):
+        leaves = [None if one is None else one.to(device, wide).requires_grad_() for one in given]
+        out = ops.ss2d(*leaves, routes)
+        wanted = [leaf for leaf in leaves if leaf is not None]
+        return [out, *torch.autograd.grad(out, wanted, upstream.to(out))]
+
+    for cuda, cpu in zip(results("cuda"), results("cpu", torch.float64)):
+        torch.testing.assert_close(cuda.cpu().double(), cpu, rtol=0.02,
+                                   atol=0.02 * cpu.abs().max().item())
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 def test_states_are_kept_for_a_backward_pass_alone():
     batch, channels, length, states = 2, 1024, 1024, 16
     rows = torch.randn(2, batch, channels, length, device="cuda")

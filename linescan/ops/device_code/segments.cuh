@@ -42,14 +42,20 @@ __device__ __forceinline__ Affine scan_lanes(Affine& all, int place) {
   return (kBackward ? kWidth - 1 - place : place) == 0 ? Affine{1, 0} : before;
 }
 
+// `leaves` of the lane before this one (kBackward: behind it); `h` where there is none.
+template <int kWidth, bool kBackward>
+__device__ __forceinline__ float from_lane_before(float leaves, int place, float h) {
+  const float before = kBackward ? __shfl_down_sync(kAllLanes, leaves, 1, kWidth)
+                                 : __shfl_up_sync(kAllLanes, leaves, 1, kWidth);
+  return (kBackward ? kWidth - 1 - place : place) == 0 ? h : before;
+}
+
 // What enters a lane's steps when h enters the group's; `leaves`: what leaves them.
 template <int kWidth, bool kBackward>
 __device__ __forceinline__ float pass_lanes(Affine all, int place, float h, float& leaves) {
   include_lanes<kWidth, kBackward>(all, place);
   leaves = all(h);
-  const float before = kBackward ? __shfl_down_sync(kAllLanes, leaves, 1, kWidth)
-                                 : __shfl_up_sync(kAllLanes, leaves, 1, kWidth);
-  return (kBackward ? kWidth - 1 - place : place) == 0 ? h : before;
+  return from_lane_before<kWidth, kBackward>(leaves, place, h);
 }
 
 // The sum over the group, in every lane.

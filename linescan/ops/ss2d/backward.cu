@@ -152,16 +152,16 @@ __global__ void __launch_bounds__(32 * kGpuBackwardWarps)
           const float new_state = segments_known ? entered
                                   : anew         ? entrance.state(segment.line, n, i)
                                                  : 0.0f;
-          Transfer own = {anew ? 0.0f : 1.0f, new_state};
+          Affine own = {anew ? 0.0f : 1.0f, new_state};
 #pragma unroll
           for (int t = 0; t < kGpuSegmentSteps; ++t) {
             a[t][i] = exp2_approx(dt[t][i] * (kLog2e * A[i]));
             b[t][i] = dt[t][i] * to_float(input.x[t][i]) * B[t];
             own = {a[t][i] * own.factor, fmaf(a[t][i], own.offset, b[t][i])};
           }
-          own = scan_segments<false>(own, q);
-          const Transfer earlier = shuffle_up(own, 1);
-          h[0][i] = anew ? new_state : q > 0 ? earlier.apply(entered) : entered;
+          float leaves;
+          const float enters = pass_lanes<kGpuSegments, false>(own, q, entered, leaves);
+          h[0][i] = anew ? new_state : enters;
 #pragma unroll
           for (int t = 0; t < kGpuSegmentSteps; ++t) h[t + 1][i] = fmaf(a[t][i], h[t][i], b[t][i]);
         }
@@ -169,7 +169,7 @@ __global__ void __launch_bounds__(32 * kGpuBackwardWarps)
         // Back: a line that ends the sequence knows what comes back from behind it.
         const bool ends = ending.each_line && segment.valid > 0 &&
                           segment.position + segment.valid == route.length;
-        Transfer own[2], behind[2];
+        Affine own[2] = {{1, 0}, {1, 0}}, behind[2];
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
           if (ends) own[i] = {0, ending.state(segment.line, n, i)};
@@ -177,12 +177,11 @@ __global__ void __launch_bounds__(32 * kGpuBackwardWarps)
 #pragma unroll
           for (int t = kGpuSegmentSteps - 1; t >= 0; --t)
             own[i] = {a[t][i] * own[i].factor, a[t][i] * fmaf(C[t], gy[t][i], own[i].offset)};
-          own[i] = scan_segments<true>(own[i], q);
-          const Transfer later = shuffle_down(own[i], 1);
-          if (q < kGpuSegments - 1 && !ends) behind[i] = later;
+          const Affine later = scan_lanes<kGpuSegments, true>(own[i], q);
+          if (!ends) behind[i] = later;
         }
         const float2 returned = relay.exchange(own, round, n, g, warps - 1 - warp, q == 0);
-        float c[2] = {behind[0].apply(returned.x), behind[1].apply(returned.y)};
+        float c[2] = {behind[0](returned.x), behind[1](returned.y)};
         float sum_A[2] = {};
         // One step back: what it gives to gx and to the gradients of dt, B and C.
         const auto step_back = [&](int t, float(&to_x)[2], float(&to_dt)[2], float(&to_B)[2],

@@ -101,7 +101,7 @@ __global__ void __launch_bounds__(32 * kGpuMaxWarps) forward_kernel(ForwardArgum
           }
         // A line that starts anew knows its state and passes on nothing from before.
         const bool anew = entrance.each_line && segment.position == 0 && segment.valid > 0;
-        Transfer own[2], before[2];
+        Affine own[2] = {{1, 0}, {1, 0}}, before[2];
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
           if (anew) own[i] = {0, entrance.state(segment.line, n, i)};
@@ -109,13 +109,12 @@ __global__ void __launch_bounds__(32 * kGpuMaxWarps) forward_kernel(ForwardArgum
 #pragma unroll
           for (int t = 0; t < kGpuSegmentSteps; ++t)
             own[i] = {a[t][i] * own[i].factor, fmaf(a[t][i], own[i].offset, b[t][i])};
-          own[i] = scan_segments<false>(own[i], q);
-          const Transfer earlier = shuffle_up(own[i], 1);
-          if (q > 0 && !anew) before[i] = earlier;
+          const Affine earlier = scan_lanes<kGpuSegments, false>(own[i], q);
+          if (!anew) before[i] = earlier;
         }
         // The chunk's own transfer is that of the last segment and all before.
         const float2 entered = relay.exchange(own, round, n, g, warp, q == kGpuSegments - 1);
-        float h[2] = {before[0].apply(entered.x), before[1].apply(entered.y)};
+        float h[2] = {before[0](entered.x), before[1](entered.y)};
         const int rows = args.keeps_segments() ? kGpuSegments : 1;
         if (args.starts && q < rows && chunk < chunks)
           *StateTable(args).at(k, chunk * rows + q, n, g) = make_float2(h[0], h[1]);

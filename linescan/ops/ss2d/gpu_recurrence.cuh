@@ -1,39 +1,10 @@
-// The recurrence of one state over a warp's chunk, and over the chunks that the warps of a block work
-// on side by side: h[t] = a[t] h[t-1] + b[t].
+// The recurrence of one state over the chunks that the warps of a block work on side by side.
 #pragma once
 
+#include "linescan/ops/device_code/segments.cuh"
 #include "linescan/ops/ss2d/gpu_chunk.cuh"
 
 namespace linescan {
-
-// What a run of steps does to the state that enters it: h -> factor h + offset.
-struct Transfer {
-  float factor = 1, offset = 0;
-
-  __device__ __forceinline__ float apply(float h) const { return fmaf(factor, h, offset); }
-};
-
-__device__ __forceinline__ Transfer shuffle_up(Transfer t, int by) {
-  return {__shfl_up_sync(kAllLanes, t.factor, by, kGpuSegments),
-          __shfl_up_sync(kAllLanes, t.offset, by, kGpuSegments)};
-}
-__device__ __forceinline__ Transfer shuffle_down(Transfer t, int by) {
-  return {__shfl_down_sync(kAllLanes, t.factor, by, kGpuSegments),
-          __shfl_down_sync(kAllLanes, t.offset, by, kGpuSegments)};
-}
-
-// From a lane's own segment to all segments up to and with it (kBackward: from it on).
-template <bool kBackward>
-__device__ __forceinline__ Transfer scan_segments(Transfer own, int q) {
-#pragma unroll
-  for (int by = 1; by < kGpuSegments; by *= 2) {
-    const Transfer other = kBackward ? shuffle_down(own, by) : shuffle_up(own, by);
-    const bool others = kBackward ? q + by < kGpuSegments : q >= by;
-    fma_if(others, own.factor, other.offset, own.offset);
-    multiply_if(others, other.factor, own.factor);
-  }
-  return own;
-}
 
 // Hands transfers of chunks from warp to warp. One round: every warp gives its chunk's transfer, all
 // wait, every warp learns the state that enters its chunk; the last warp leaves what the next round
@@ -60,7 +31,7 @@ struct Relay {
 
   // `own` [2]: the transfer of this warp's chunk, the same in all lanes of a g. `round` counts from
   // 0 after start(). `place`: this warp's rank in the order of the chunks.
-  __device__ __forceinline__ float2 exchange(const Transfer (&own)[2], int round, int n, int g,
+  __device__ __forceinline__ float2 exchange(const Affine (&own)[2], int round, int n, int g,
                                              int place, bool writes) {
     const int warps = blockDim.x / 32;
     float4* slots = transfers + turn * warps * kPairs;
@@ -75,8 +46,7 @@ struct Relay {
       h = make_float2(fmaf(t.x, h.x, t.y), fmaf(t.z, h.y, t.w));
     }
     if (writes && place == warps - 1)
-      carry[(((round & 1) ^ 1) * states + n) * kPairs + g] =
-          make_float2(own[0].apply(h.x), own[1].apply(h.y));
+      carry[(((round & 1) ^ 1) * states + n) * kPairs + g] = make_float2(own[0](h.x), own[1](h.y));
     return h;
   }
 };

@@ -16,8 +16,8 @@
 //            they are summed on the tensor cores. No atomics.
 // Reference: reference.cpp beside this file. Chosen by launch_backward in backward.cu.
 
+#include "linescan/ops/device_code/segments.cuh"
 #include "linescan/ops/ss2d/gpu_packed_gradients.cuh"
-#include "linescan/ops/ss2d/gpu_recurrence.cuh"
 #include "linescan/ops/ss2d/gpu_states.cuh"
 
 namespace linescan {
@@ -119,7 +119,7 @@ __global__ void __launch_bounds__(32 * kGpuPackedWarps)
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const float entered = i ? start.y : start.x;
-        Transfer all = {anew ? 0.0f : 1.0f, 0};
+        Affine all = {anew ? 0.0f : 1.0f, 0};
         factor[i] = 1;
 #pragma unroll
         for (int t = 0; t < kGpuSegmentSteps; ++t) {
@@ -127,36 +127,33 @@ __global__ void __launch_bounds__(32 * kGpuPackedWarps)
           all.offset = fmaf(s.a[t][i], all.offset, s.dt[t][i] * s.x[t][i] * s.B[t]);
         }
         all.factor *= factor[i];
-        all = scan_segments<false>(all, q);
-        const Transfer earlier = shuffle_up(all, 1);
-        s.find_states(i, anew ? 0.0f : q > 0 ? earlier.apply(entered) : entered);
+        float leaves;
+        const float enters = pass_lanes<kGpuSegments, false>(all, q, entered, leaves);
+        s.find_states(i, anew ? 0.0f : enters);
       }
 
       // Back: nothing comes back from behind a line's end where lines start anew.
       const bool ends =
           !kWhole && route.restart && valid > 0 && here.part == route.segments_a_line - 1;
-      Transfer all[2], after[2];
+      Affine all[2];
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        if (ends) all[i] = {0, 0};
-        after[i] = all[i];
-        all[i].factor *= factor[i];
+        all[i] = {ends ? 0.0f : factor[i], 0};
 #pragma unroll
         for (int t = kGpuSegmentSteps - 1; t >= 0; --t)
           all[i].offset = s.a[t][i] * fmaf(s.C[t], s.gy[t][i], all[i].offset);
-        all[i] = scan_segments<true>(all[i], q);
-        const Transfer later = shuffle_down(all[i], 1);
-        if (q < kGpuSegments - 1 && !ends) after[i] = later;
+        include_lanes<kGpuSegments, true>(all[i], q);
       }
       if (behind) {
         __syncthreads();
         behind = false;
       }
       const float2 returned = chunk + 1 < chunks ? chain.take(chunk + 1) : make_float2(0, 0);
-      // The chunk's own transfer is that of the first segment and all behind.
-      if (chunk > 0)
-        chain.give(chunk, q, 0, make_float2(all[0].apply(returned.x), all[1].apply(returned.y)));
-      float c[2] = {after[0].apply(returned.x), after[1].apply(returned.y)};
+      const float2 left = make_float2(all[0](returned.x), all[1](returned.y));
+      if (chunk > 0) chain.give(chunk, q, 0, left);
+      float c[2] = {from_lane_before<kGpuSegments, true>(left.x, q, returned.x),
+                    from_lane_before<kGpuSegments, true>(left.y, q, returned.y)};
+      if (ends) c[0] = c[1] = 0;
 
       walk_back(s, c, parameters, own_sums, gradients, route, here, valid);
       // Not before: registers are full until here. Unconditional, or they are fetched earlier after all.

@@ -12,8 +12,8 @@
 // Numerics:  state and sums in float; delta's products are exact; dt2 has an absolute error of 1e-7.
 // Reference: reference.cpp beside this file. Chosen by launch_forward in forward.cu.
 
+#include "linescan/ops/device_code/segments.cuh"
 #include "linescan/ops/ss2d/gpu_packed_results.cuh"
-#include "linescan/ops/ss2d/gpu_recurrence.cuh"
 #include "linescan/ops/ss2d/gpu_states.cuh"
 #include "linescan/ops/ss2d/gpu_sums.cuh"
 
@@ -103,7 +103,7 @@ __global__ void __launch_bounds__(32 * kGpuPackedWarps)
 
       // A line that starts anew passes on nothing from before.
       const bool anew = !kWhole && route.restart && here.part == 0 && valid > 0;
-      Transfer all[2], before[2];
+      Affine all[2], before[2];
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         if (anew) a[0][i] = 0;
@@ -112,8 +112,8 @@ __global__ void __launch_bounds__(32 * kGpuPackedWarps)
           b[t][i] = fmaf(a[t][i], b[t - 1][i], b[t][i]);
           a[t][i] *= a[t - 1][i];
         }
-        all[i] = scan_segments<false>({a[kGpuSegmentSteps - 1][i], b[kGpuSegmentSteps - 1][i]}, q);
-        before[i] = shuffle_up(all[i], 1);
+        all[i] = {a[kGpuSegmentSteps - 1][i], b[kGpuSegmentSteps - 1][i]};
+        before[i] = scan_lanes<kGpuSegments, false>(all[i], q);
       }
       if (behind) {
         __syncthreads();
@@ -122,16 +122,14 @@ __global__ void __launch_bounds__(32 * kGpuPackedWarps)
       const float2 entered = chunk > 0 ? chain.take(chunk - 1) : make_float2(0, 0);
       // The chunk's own transfer is that of the last segment and all before.
       if (chunk + 1 < chunks)
-        chain.give(chunk, q, kGpuSegments - 1,
-                   make_float2(all[0].apply(entered.x), all[1].apply(entered.y)));
+        chain.give(chunk, q, kGpuSegments - 1, make_float2(all[0](entered.x), all[1](entered.y)));
       if (starts && q == 0)
         starts[chunk * (kGpuChannels / 2)] = make_float2(kLn2 * entered.x, kLn2 * entered.y);
       // C h is added to the sums; the last route's sums go to `out` instead.
       float2 result[kGpuSegmentSteps];
 #pragma unroll
       for (int t = 0; t < kGpuSegmentSteps; ++t) result[t] = own_sums.read(t);
-      const float h[2] = {q > 0 ? before[0].apply(entered.x) : entered.x,
-                          q > 0 ? before[1].apply(entered.y) : entered.y};
+      const float h[2] = {before[0](entered.x), before[1](entered.y)};
 #pragma unroll
       for (int t = 0; t < kGpuSegmentSteps; ++t) {
         result[t].x = fmaf(C[t], fmaf(a[t][0], h[0], b[t][0]), result[t].x);

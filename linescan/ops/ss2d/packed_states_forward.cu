@@ -126,10 +126,8 @@ __global__ void __launch_bounds__(32 * kGpuPackedWarps)
 #pragma unroll
         for (int s = 0; s < 2; ++s)
 #pragma unroll
-          for (int i = 0; i < 2; ++i) {
-            const float left = __shfl_up_sync(kAllLanes, h[s][i], 1, kGpuSegments);
-            h[s][i] = q == 0 ? entered[s][i] : left;
-          }
+          for (int i = 0; i < 2; ++i)
+            h[s][i] = from_lane_before<kGpuSegments, false>(h[s][i], q, entered[s][i]);
 #pragma unroll
         for (int t = 0; t < kGpuSegmentSteps; ++t)
 #pragma unroll

@@ -1,5 +1,6 @@
 // ss2d with several states on GPUs, as selective_scan with the pixels of a route as its steps. Its
-// kernels share a pixel's work among the states; those of ops/ss2d walk the plane once a state.
+// kernels share a pixel's work among the states; those of ops/ss2d walk the plane once a state, but for one
+// of forward passes (docs/decisions/0043-ss2d-walks-planes-with-several-states.md).
 // docs/decisions/0016-ss2d-of-many-states.md says what that costs and gains.
 #pragma once
 

@@ -429,6 +429,18 @@ TEST(Ss2dGpuPlan, WalksEvenNumbersOfStatesOfWholePlanesForward) {
         +[](Ss2dSize& size) { size.channels_last = false; },
         +[](Ss2dSize& size) { size.dtype = DType::kFloat32; }})
     EXPECT_FALSE(walks(change));
+  EXPECT_TRUE(walks([](Ss2dSize& size) { size.states = 20; }));
+  EXPECT_FALSE(walks([](Ss2dSize& size) { size.states = 22; }));
+  // No plane is so small that states which leave nothing beside them are walked.
+  for (int64_t states = 2; states <= 300; states += 2)
+    for (const int64_t routes : {1, 4, 16, 40}) {
+      const auto small = [&](Ss2dSize& size) {
+        size.height = size.width = 1;
+        size.states = states;
+        size.routes = routes;
+      };
+      EXPECT_NO_THROW(planned(Pass::kForward, small)) << states << ' ' << routes;
+    }
 }
 
 TEST(Ss2dGpuPlan, OneRouteNeedsRoomForChunksAlone) {

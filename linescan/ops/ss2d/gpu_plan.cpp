@@ -23,6 +23,7 @@ constexpr int64_t kTiledWorkspaceGoal = int64_t{64} << 20;
 // of the tiles of larger ones: several blocks a multiprocessor, and lines for all lanes of eight warps.
 constexpr int64_t kLargestPlane = 3560;
 constexpr int64_t kTileSide = 32;
+constexpr int64_t kFewestPlaces = 4;  // of a tile that is worth a block
 
 int64_t chunk_count(int64_t height, int64_t width) {
   constexpr int64_t kSteps = kGpuSegmentSteps;
@@ -215,17 +216,18 @@ Ss2dGpuPlan plan(const Ss2dSize& size, Pass pass, const Gpu& gpu) {
       return std::max(general, gpu_states_bytes(size.routes, size.states, warps));
     return plan.packed ? std::max(general, gpu_chain_bytes(plan.chunks)) : general;
   };
-  if (walks_states(size, pass)) {
-    const int64_t all = size.height * gpu_sum_pitch(size.height, size.width);
-    plan.walks_states = true;
-    plan.walks_states = fits_one_tile(size, all) &&
-                        all * kPlaceBytes + hand_over(kGpuMaxWarps) <= plan.shared_limit;
-  }
-  int64_t places = (plan.shared_limit - hand_over(kGpuMaxWarps)) / kPlaceBytes, sums = 0;
+  const auto places_left = [&] {
+    return (plan.shared_limit - hand_over(kGpuMaxWarps)) / kPlaceBytes;
+  };
+  plan.walks_states = walks_states(size, pass);
+  // What the states leave has to be enough for all of the plane: else, the kernels that need less.
+  if (const int64_t left = places_left(); left < kFewestPlaces || !fits_one_tile(size, left))
+    plan.walks_states = false;
+  int64_t places = places_left(), sums = 0;
   do {
-    if (places < 4)
+    if (places < kFewestPlaces)
       throw_error<Unsupported>("ss2d: a block needs {} bytes of shared memory, {} has {}",
-                               hand_over(kGpuMaxWarps) + 4 * kPlaceBytes, gpu.name,
+                               hand_over(kGpuMaxWarps) + kFewestPlaces * kPlaceBytes, gpu.name,
                                plan.shared_limit);
     choose_tiles(plan, size, places);
     count_pieces(plan, size);

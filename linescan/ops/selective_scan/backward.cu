@@ -452,7 +452,7 @@ void backward(const SelectiveScanProblem& problem, const SelectiveScanGradients&
   SelectiveScanGpuArguments args = gpu_arguments(problem, &gradients, plan, false, workspace);
   const SelectiveScanGpuPlan ahead = ahead_plan(size_of(problem), plan);
   SelectiveScanGpuArguments states = gpu_arguments(problem, &gradients, ahead, true, workspace);
-  if (ahead.state_lanes) states.state_steps = static_cast<int>(plan.segments);
+  states.tile_states = args.tile_states, states.state_steps = static_cast<int>(tile_of(plan));
   float* const kept = plan.kept_steps > 0 ? problem.states.as<float>() : nullptr;
   const bool constant = args.factors[0].constant || args.factors[1].constant;
   const bool gate = args.inputs[2].data != nullptr;

@@ -18,6 +18,9 @@ int common_granule(Numbers... numbers) {
 
 struct Geometry {
   int64_t batch, group_channels, length, segments, rows, tile;
+  int64_t pad = 16;  // bytes between rows in shared memory
+  bool runs = true;  // whether rows that touch each other may be copied as one line
+  int64_t own = 0;   // one state, forward: steps of a lane
 };
 
 // Strides of dimensions with one index say nothing.
@@ -48,17 +51,21 @@ GpuSequence sequence(const TensorView& tensor, const Geometry& g) {
   const int64_t line = g.tile * element;
   q.granule = along_time ? common_granule(address, q.batch, q.channel) : 0;
   q.line_shift = log2_of(line / (q.granule ? q.granule : element));
-  q.row_pitch = static_cast<int>(line + 16);
+  q.row_pitch = static_cast<int>(line + g.pad);
   q.step_pitch = q.element;
   q.packed = true;
   q.plain = q.granule == 16 && line <= kGpuWarp * 16;
   q.unit = std::max(1, q.granule / q.element);
   q.vectors = q.unit >= 4;
   // Whole rows that touch each other allow wider copies than each row alone.
-  const bool run = along_time && g.length <= g.tile && q.channel == g.length * element;
+  const bool run = g.runs && along_time && g.length <= g.tile && q.channel == g.length * element;
   const int granule =
       run ? common_granule(address, q.batch, q.channel * g.group_channels, q.channel * g.rows) : 0;
-  if (granule > q.granule) {
+  // One state, forward: all sequences do as the narrowest one needs it. A lane's steps remain wide accesses to shared memory.
+  const bool wanted = g.own == 0 ? granule > q.granule
+                                 : granule >= std::max(q.granule, 1) &&
+                                       q.channel % common_granule(g.own * element) == 0;
+  if (wanted) {
     q.lines = GpuLines::kRun;
     q.granule = granule;
     q.plain = false;
@@ -142,20 +149,36 @@ SelectiveScanGpuArguments gpu_arguments(const SelectiveScanProblem& problem,
   args.teams = args.warps / args.shares;
   args.exchange = exchange_floats(plan.many_states ? 2 : plan.shares);
   args.state_tile = static_cast<int>(plan.state_tile);
-  args.state_steps =
-      plan.state_lanes && plan.kept_steps > 0 ? static_cast<int>(plan.kept_steps / kGpuItems) : 1;
+  args.state_steps = static_cast<int>(plan.kept_steps);
   args.softplus = problem.delta_softplus;
   args.shared = shared_layout(size, plan, states_only);
 
   Geometry g{size.batch,    group_channels,           size.length,
              plan.segments, kGpuWarp / plan.segments, plan.segments * kGpuItems};
+  const bool by_lines = plan.one_state && !plan.short_rows && (gradients == nullptr || states_only);
   if (plan.short_rows) g.tile = kShortLength;  // whole rows
+  if (by_lines) g.tile = tile_of(plan), g.pad = 0, g.own = plan.items;
   const auto placed = [&](const TensorView& tensor, int index) {
     GpuSequence q = sequence(tensor, g);
     q.shared = args.shared.sequence[index];
     q.stage = static_cast<int>(args.shared.stage[index]);
     return q;
   };
+  if (by_lines) {
+    const TensorView moved[] = {problem.u, problem.delta, states_only ? TensorView{} : problem.out};
+    const auto all = [&](const auto& is) {
+      return std::ranges::all_of(
+          moved, [&](const TensorView& tensor) { return !tensor || is(sequence(tensor, g)); });
+    };
+    const auto wide = [](const GpuSequence& q) { return q.granule == 16; };
+    g.runs = false;
+    args.wide = all(wide);
+    if (!args.wide && plan.segments < kGpuWarp) {  // all sequences as runs, or none
+      g.runs = true;
+      args.runs = g.runs = all([](const GpuSequence& q) { return q.lines == GpuLines::kRun; });
+      args.wide = all(wide);
+    }
+  }
   args.inputs[0] = placed(problem.u, 0);
   args.inputs[1] = placed(problem.delta, 1);
   if (!states_only) args.inputs[2] = placed(problem.z, 2);

@@ -83,8 +83,10 @@ struct SelectiveScanGpuArguments {
   int rows;                              // of a block
   int warps, shares, teams, state_tile;  // teams: warps / shares
   int exchange;                          // floats of a warp's
-  int state_steps;  // state_lanes: tiles of kGpuItems steps from a kept state to the next one
+  int state_steps;                       // from a state in tile_states to the next one
   bool softplus;
+  bool runs,
+      wide;  // one state, forward: whole rows move as runs of memory; all sequences by 16 bytes
   SelectiveScanShared shared;
 };
 

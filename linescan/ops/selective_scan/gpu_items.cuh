@@ -21,6 +21,18 @@ struct GpuRawItems {
       return to_float(T{static_cast<uint16_t>(j % 2 == 0 ? word : word >> 16)});
     }
   }
+  // From here on nothing is known of them: what was computed from them before is computed anew, and needs no registers
+  // until then.
+  __device__ __forceinline__ void renew() {
+#pragma unroll
+    for (uint32_t& word : words) word = in_register(word);
+  }
+  __device__ __forceinline__ void clear(int j) {
+    if constexpr (sizeof(T) == 4)
+      words[j] = 0;
+    else
+      words[j / 2] &= j % 2 == 0 ? 0xFFFF0000u : 0xFFFFu;
+  }
 };
 
 // Neighbouring items in accesses of kWords words; `from` is a multiple of an access's size.
@@ -42,11 +54,11 @@ __device__ __forceinline__ GpuRawItems<T, kCount> load_items(const unsigned char
                                                              int64_t step, int unit, int count) {
   constexpr int kBytes = kCount * sizeof(T);
   const int bytes = unit * static_cast<int>(sizeof(T));
-  if constexpr (kBytes >= 16)
+  if constexpr (kBytes % 16 == 0)
     if (bytes >= 16 && count == kCount) return load_words<T, kCount, 4>(from);
-  if constexpr (kBytes >= 8)
+  if constexpr (kBytes % 8 == 0)
     if (bytes >= 8 && count == kCount) return load_words<T, kCount, 2>(from);
-  if constexpr (kBytes == 4)
+  if constexpr (kBytes % 8 == 4)
     if (bytes >= 4 && count == kCount) return load_words<T, kCount, 1>(from);
   GpuRawItems<T, kCount> items;
 #pragma unroll

@@ -34,9 +34,13 @@ SelectiveScanShared shared_layout(const Size& size, const Plan& plan, bool state
     shared.factors = take(2 * plan.tiles * kShortPitch * 4);
     return shared;
   }
-  if (plan.one_state) {  // what rows need and carry, their sums, those of two tiles' steps
+  if (plan.one_state) {  // what rows need and carry; their sums, those of two tiles' steps, or u and delta
     take(plan.rows * 4 * 4);
-    if (backward) take(plan.rows * 4 * 4), take(2 * kOneWarps * 2 * tile_of(plan) * 4);
+    if (backward)
+      take(plan.rows * 4 * 4), take(2 * kOneWarps * 2 * tile_of(plan) * 4);
+    else
+      shared.sequence[0] = take(kOneWarps * kOneAhead * 2 * kGpuWarp * plan.items *
+                                static_cast<int64_t>(size_of(size.dtype)));
     return shared;
   }
   if (plan.many_states) {

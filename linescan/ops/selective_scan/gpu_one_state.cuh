@@ -1,5 +1,5 @@
-// selective_scan with one state, lanes along the length: what its two kernels share. A lane has kOneItems
-// neighbouring steps, kLanes of them a row's tile; in a short last tile kOneTailItems. B and C of the tile stay in registers while a warp
+// selective_scan with one state, lanes along the length: what its two kernels share. A lane has kItems
+// neighbouring steps, kLanes of them a row's tile; backward fewer in a short last tile. B and C of the tile stay in registers while a warp
 // meets the rows of its block in turn, so the gradients of B and C need no sum over lanes.
 #pragma once
 
@@ -10,9 +10,10 @@
 
 namespace linescan {
 
-template <int kLanes>
+template <int kLanesOfRow, int kItemsOfLane>
 struct OneStatePlace {
-  static constexpr int kTile = kLanes * kOneItems;   // steps
+  static constexpr int kLanes = kLanesOfRow, kItems = kItemsOfLane;
+  static constexpr int kTile = kLanes * kItems;      // steps
   static constexpr int kRows = kGpuWarp / kLanes;    // of a warp at a time
   static constexpr int kStride = kOneWarps * kRows;  // rows from one turn to the next
 
@@ -34,12 +35,12 @@ struct OneStatePlace {
     channel = group * args.group_channels + part * args.rows;
   }
   // Steps that the lane has in a tile, kItems at most, and the first of them.
-  template <int kItems>
+  template <int kItems = kItemsOfLane>
   __device__ __forceinline__ int count(const SelectiveScanGpuArguments& args, int tile) const {
     const int64_t rest = args.length - start<kItems>(tile);
     return static_cast<int>(max(int64_t{0}, min(rest, int64_t{kItems})));
   }
-  template <int kItems>
+  template <int kItems = kItemsOfLane>
   __device__ __forceinline__ int64_t start(int tile) const {
     return int64_t{tile} * kTile + segment * kItems;
   }
@@ -57,10 +58,9 @@ struct OneStatePlace {
 };
 
 // B or C at the lane's steps of a tile, as they lie in memory.
-template <typename T, int kItems, int kLanes>
+template <typename T, int kItems, class Place>
 __device__ __forceinline__ GpuRawItems<T, kItems> load_factor(const SelectiveScanGpuArguments& args,
-                                                              int which,
-                                                              const OneStatePlace<kLanes>& place,
+                                                              int which, const Place& place,
                                                               int tile) {
   const GpuFactor& f = args.factors[which];
   const unsigned char* from = f.data + place.item * f.batch + place.group * f.group +
@@ -83,17 +83,6 @@ __device__ __forceinline__ OneStateRow one_state_row(const SelectiveScanGpuArgum
                                                      int item, int channel, const float* carry) {
   return {args.A[channel], args.delta_bias ? args.delta_bias[channel] : 0,
           args.D ? args.D[channel] : 0, carry ? carry[int64_t{item} * args.channels + channel] : 0};
-}
-
-// Run-time types and lanes -> compile-time.
-template <class Function>
-void dispatch_one_state(DType data, DType other, int64_t lanes, const Function& function) {
-  dispatch_types(data, other, [&]<typename T, typename G>() {
-    if (lanes == kGpuWarp)
-      function.template operator()<T, G, kGpuWarp>();
-    else
-      function.template operator()<T, G, kOneFewLanes>();
-  });
 }
 
 }  // namespace linescan

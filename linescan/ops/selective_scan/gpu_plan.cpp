@@ -27,7 +27,7 @@ struct Bounds {
 Bounds bounds_of(const Plan& plan, DType dtype) {
   const bool forward = plan.pass == Pass::kForward;
   if (plan.short_rows) return {forward ? 80 : 128, 1};
-  if (plan.one_state) return {!forward ? 128 : dtype == DType::kFloat32 ? 96 : 80, kOneWarps};
+  if (plan.one_state) return {forward && dtype != DType::kFloat32 ? 96 : 128, kOneWarps};
   if (plan.channels_last) return {168, kChannelsLastMaxWarps};
   if (plan.state_lanes) return {128, kStateLanesMaxWarps};
   if (plan.together > 1) return {256, kScanTogetherWarps};
@@ -36,7 +36,8 @@ Bounds bounds_of(const Plan& plan, DType dtype) {
 
 // Whether the last tile of a row of one state goes by fewer steps a lane.
 bool has_tail(const Size& size, const Plan& plan) {
-  if (!plan.one_state || plan.short_rows || plan.tiles == 0) return false;
+  if (!plan.one_state || plan.short_rows || plan.pass == Pass::kForward || plan.tiles == 0)
+    return false;
   return size.length - (plan.tiles - 1) * tile_of(plan) <= plan.segments * kOneTailItems;
 }
 
@@ -92,14 +93,27 @@ bool may_be_short_rows(const Size& size) {
          size.length * static_cast<int64_t>(size_of(size.dtype)) % 8 != 0;
 }
 
-// How rows of one state are walked where states are kept. The same for both passes, whose tiles have to agree,
-// and so for every device.
+// How rows of one state are walked forward: by tiles that leave few lanes idle at a row's end and are few themselves; a
+// tile costs some steps.
+void walk_forward(const Size& size, Plan& plan) {
+  constexpr int64_t kTile = 12;
+  int64_t least = 0;
+  for (const auto& [lanes, items] : kOneForward) {
+    const int64_t tiles = ceil_div(std::max<int64_t>(size.length, 1), int64_t{lanes} * items);
+    const int64_t cost = tiles * (int64_t{lanes} * items + kTile);
+    if (least == 0 || cost < least) least = cost, plan.segments = lanes, plan.items = items;
+  }
+}
+
+// How rows of one state are walked backward where states are kept, and so how far those are apart: the same for both passes
+// and for every device.
 Plan one_state_kept(const Size& size) {
   Plan plan;
   plan.one_state = true;
   plan.short_rows = may_be_short_rows(size) && size.batch * size.channels >= kManyRows &&
                     size.channels >= kGpuWarp * size.groups;
   plan.segments = plan.short_rows ? 1 : size.length >= kOneLong ? kGpuWarp : kOneFewLanes;
+  plan.items = plan.short_rows ? kShortItems : kOneItems;
   return plan;
 }
 
@@ -189,6 +203,14 @@ Ahead best_ahead(const Size& size, const Gpu& gpu) {
 }  // namespace
 
 Plan ahead_plan(const Size& size, const Plan& plan) {
+  if (plan.one_state && !plan.short_rows) {
+    Plan ahead = plan;
+    walk_forward(size, ahead);
+    ahead.rows = round_up(plan.rows, rows_of_warp(ahead));
+    ahead.blocks = ceil_div(size.channels / std::max<int64_t>(size.groups, 1), ahead.rows);
+    ahead.tiles = ceil_div(size.length, tile_of(ahead));
+    return ahead;
+  }
   if (plan.ahead_lanes == 0) return plan;
   const Plan kind = state_lanes_plan(plan.ahead_lanes, kStateLanesMaxWarps);
   Plan ahead = plan;  // tiles, slice and so where the states go remain
@@ -243,17 +265,22 @@ std::vector<SelectiveScanGpuPlan> legal_plans(const SelectiveScanSize& size, Pas
     if (size.kept_states ? kept.short_rows : may_be_short_rows(size)) {
       candidate.short_rows = true;
       candidate.segments = candidate.warps = 1;
+      candidate.items = kShortItems;
       candidate.rows = kGpuWarp;
       consider(candidate);
       candidate.short_rows = false;
     }
     if (!size.kept_states || !kept.short_rows) {
       candidate.segments = kept.short_rows ? kOneFewLanes : kept.segments;
+      candidate.items = kOneItems;
+      if (pass == Pass::kForward) walk_forward(size, candidate);
       candidate.warps = kOneWarps;
       const int64_t channels = size.channels / std::max<int64_t>(size.groups, 1);
       const int64_t turn = kOneWarps * rows_of_warp(candidate);
       for (int64_t parts = 1; parts <= 64; ++parts) {
-        candidate.rows = std::max<int64_t>(1, ceil_div(channels, parts));
+        // Whole turns of a warp, so that a run of short rows starts where the tensor's alignment says.
+        candidate.rows =
+            round_up(std::max<int64_t>(1, ceil_div(channels, parts)), rows_of_warp(candidate));
         if (parts == 1 || (candidate.rows >= turn && ceil_div(channels, candidate.rows) == parts))
           consider(candidate);
       }
@@ -331,7 +358,8 @@ SelectiveScanGpuPlan plan(const SelectiveScanSize& size, Pass pass, const Gpu& g
 std::string variant_of(const SelectiveScanGpuPlan& plan) {
   if (plan.short_rows) return "one state, short rows: a lane walks a row";
   if (plan.one_state)
-    return fmt::format("one state: {} lanes along a row, rows in turn", plan.segments);
+    return fmt::format("one state: {} lanes of {} steps along a row, rows in turn", plan.segments,
+                       plan.items);
   if (plan.many_states) return "many states: a lane walks a row, warps divide its states";
   if (plan.channels_last) return "channels last: a lane walks a row, neighbours in memory";
   if (plan.state_lanes)

@@ -24,11 +24,22 @@ inline constexpr int kScanTogetherLanes = 16;
 inline constexpr int kScanTogetherWarps = 4;
 inline constexpr int kGpuConstantSegments = 4;  // the only variant with constant B or C
 // The variant for one state: lanes lie along the length, a warp meets its block's rows in turn.
-inline constexpr int kOneItems = 8;      // steps of a lane
-inline constexpr int kOneTailItems = 2;  // in a last tile that needs no more (plan.tail)
-inline constexpr int kOneWarps = 4;      // of a block
-inline constexpr int kOneFewLanes = 8;   // of a row; all of a warp from kOneLong steps on
-inline constexpr int kOneLong = 512;
+inline constexpr int kOneWarps = 4;  // of a block
+// Backward: steps of a lane, in a last tile that needs no more (plan.tail) fewer; lanes of a row, all of a warp from
+// kOneLong steps on. States are kept that far apart.
+inline constexpr int kOneItems = 8;
+inline constexpr int kOneTailItems = 2;
+inline constexpr int kOneFewLanes = 8;
+inline constexpr int kOneLong = 256;
+// Forward: lanes of a row and steps of a lane that the kernel is compiled for, turns whose rows are under way or at
+// work, and blocks of a multiprocessor that its registers are bounded for, with half data and with float32.
+struct LanesAndItems {
+  int lanes, items;
+};
+inline constexpr LanesAndItems kOneForward[] = {{32, 16}, {32, 14}, {16, 14}, {8, 16}, {4, 16}};
+inline constexpr int kOneAhead = 3;
+inline constexpr int kOneHalfBlocks = 5;
+inline constexpr int kOneFloatBlocks = 4;
 // Its form for many short rows at odd addresses: a lane walks a row, a block is a warp. Steps of a tile (seven
 // divides the planes of 224-pixel networks), floats from a tile's B or C to the next one's, the longest row, the
 // fewest rows where states are kept, and warps of a multiprocessor that the kernels' registers are bounded for.
@@ -73,6 +84,7 @@ struct SelectiveScanGpuPlan {
   bool channels_last = false;  // several states, neighbouring channels, steps in any order
   bool state_lanes = false;    // forward: lanes that share a row divide its states, not its steps
   int64_t segments = 0;        // lanes that share a row: 1, 2, 4, .. 32
+  int64_t items = kGpuItems;   // steps of a lane in a tile
   int64_t shares = 0;          // warps that share rows and divide the states among them
   int64_t warps = 0;           // of a block
   int64_t rows = 0;            // of a block
@@ -80,7 +92,7 @@ struct SelectiveScanGpuPlan {
   int64_t state_tile = 0;
   int64_t together = 1;     // backward, general variant: states that a warp walks at once
   int64_t tiles = 0;        // of a row
-  bool tail = false;        // one state: fewer steps a lane in the last one
+  bool tail = false;        // one state, backward: fewer steps a lane in the last one
   int64_t slice = 0;        // batch items that one launch works through
   int64_t ahead_lanes = 0;  // backward: a first kernel with state_lanes has them; 0: there is none
   // Steps from one state to the next that the forward pass leaves in SelectiveScanProblem::states and the backward
@@ -153,11 +165,11 @@ inline int64_t rows_of_warp(const SelectiveScanGpuPlan& plan) { return kGpuWarp 
 // Steps of a tile.
 inline int64_t tile_of(const SelectiveScanGpuPlan& plan) {
   if (plan.state_lanes) return kGpuItems;
-  return plan.segments * (plan.short_rows ? kShortItems : plan.one_state ? kOneItems : kGpuItems);
+  return plan.segments * plan.items;
 }
 
-// What the backward pass's first kernel is launched with: the plan, or one with state_lanes. What the plan says
-// of grid, shared memory and occupancy is still that of the second kernel.
+// What the backward pass's first kernel is launched with: the plan, or one with state_lanes, or for one state the forward
+// pass's tiles. What it says of grid, shared memory and occupancy is still that of the second kernel.
 SelectiveScanGpuPlan ahead_plan(const SelectiveScanSize& size, const SelectiveScanGpuPlan& plan);
 
 // `states_only`: of the backward pass's first kernel, which leaves nothing but states.

@@ -73,17 +73,25 @@ double expected_cycles(const Size& size, const Plan& plan, const Gpu& gpu) {
   const double busy = busy_of(plan, filled);
   const double extra_bytes = backward ? 8.0 * real(workspace_layout(size, plan).floats) : 0;
   const double extra = extra_bytes / (16.0 * real(gpu.multiprocessors));
+  if (plan.one_state && !backward && !plan.short_rows) {
+    // Fitted to the times of all plans for fourteen rows of 128 to 16 384 steps (decision 0044).
+    const double turns = real(ceil_div(plan.rows, kOneWarps * rows_of_warp(plan)));
+    const double block = real(plan.tiles) * (turns * (160 + 21 * real(plan.items)) + 110) + 760;
+    const double begun = share <= 1 ? 1 : share + 0.24 * (std::ceil(share) - share);
+    const double together = 1 + 0.56 / std::max(1.0, share);
+    return begun * together * filled * block / (4 * std::min(0.75, filled / 8.7));
+  }
   if (plan.one_state) {
     // Fitted to the times of all plans for four rows of the published table: blocks that start together wait
     // for memory together, and a tile has its own cost.
     const bool long_rows = plan.segments == kGpuWarp;
     const double waiting = !backward ? 2.0 : long_rows ? 0.6 : 1.3;
-    const double own = backward ? (long_rows ? 700 : 15) : (long_rows ? 64 : 24);
+    const double own = long_rows ? 700 : 15;
     const double together = 1 + waiting / (real(plan.tiles) * std::max(1.0, share));
     const double turns = real(ceil_div(plan.rows, kOneWarps * rows_of_warp(plan)));
-    double turn = 250 + 8 * steps;  // instructions, of a tile's rows at once
     const bool states_first = plan.tiles > 1 && plan.kept_steps == 0;
-    if (backward) turn = 550 + 20 * steps + (states_first ? 200 + 8 * steps : 0);
+    // Instructions, of a tile's rows at once.
+    const double turn = 550 + 20 * steps + (states_first ? 200 + 8 * steps : 0);
     const double tile = plan.short_rows ? (backward ? 480.0 : 270.0) : turns * turn + own;
     const double tiles = real(plan.tiles) - (plan.tail ? 0.65 : 0);
     return waves_begun * together * filled * tiles * tile / (4 * busy) + extra;

@@ -15,6 +15,9 @@
 namespace linescan {
 namespace {
 
+template <int kLanes>
+using BackwardPlace = OneStatePlace<kLanes, kOneItems>;
+
 // A row's sums over the tiles so far.
 struct RowSums {
   float A, D, bias, none;
@@ -36,10 +39,10 @@ __device__ __forceinline__ void add_row_sums(float A, float D, float bias, bool 
 // The block's gradients of B and C at a tile's steps: warps leave theirs, then all threads add them up.
 template <int kItems, int kLanes>
 __device__ __forceinline__ void finish_factors(const SelectiveScanGpuArguments& args,
-                                               const OneStatePlace<kLanes>& place, int tile,
+                                               const BackwardPlace<kLanes>& place, int tile,
                                                float (&gB)[kItems], float (&gC)[kItems],
                                                float* sums) {
-  constexpr int kTile = OneStatePlace<kLanes>::kTile;
+  constexpr int kTile = BackwardPlace<kLanes>::kTile;
 #pragma unroll
   for (int mask = kLanes; mask < kGpuWarp; mask *= 2)
 #pragma unroll
@@ -94,9 +97,9 @@ struct BackwardShared {
 // A tile of the block's rows, kItems steps a lane.
 template <typename T, typename G, int kItems, int kLanes>
 __device__ __forceinline__ void walk_tile(const SelectiveScanGpuArguments& args,
-                                          const OneStatePlace<kLanes>& place,
+                                          const BackwardPlace<kLanes>& place,
                                           const BackwardShared& shared, int tile) {
-  using Place = OneStatePlace<kLanes>;
+  using Place = BackwardPlace<kLanes>;
   OneStateRow* const rows = shared.rows;
   const GpuSequence &u = args.inputs[0], &delta = args.inputs[1], &gradient = args.inputs[3];
   struct Next {
@@ -201,7 +204,7 @@ __device__ __forceinline__ void walk_tile(const SelectiveScanGpuArguments& args,
 template <typename T, typename G, int kLanes, bool kTail>
 __global__ void __launch_bounds__(kOneWarps* kGpuWarp, 4)
     one_state_backward(const __grid_constant__ SelectiveScanGpuArguments args) {
-  using Place = OneStatePlace<kLanes>;
+  using Place = BackwardPlace<kLanes>;
   const Place place(args);
   const BackwardShared shared(args);
   for (int r = static_cast<int>(threadIdx.x); r < place.rows; r += kOneWarps * kGpuWarp) {
@@ -228,13 +231,18 @@ __global__ void __launch_bounds__(kOneWarps* kGpuWarp, 4)
 void launch_one_state_backward(const SelectiveScanGpuArguments& args,
                                const SelectiveScanGpuPlan& plan, DType out, GpuStream stream) {
   if (plan.short_rows) return launch_short_rows_backward(args, plan, out, stream);
-  dispatch_one_state(args.inputs[0].dtype, out, plan.segments,
-                     [&]<typename T, typename G, int kLanes>() {
-                       launch("selective_scan backward",
-                              plan.tail ? one_state_backward<T, G, kLanes, true>
-                                        : one_state_backward<T, G, kLanes, false>,
-                              launch_shape(args, plan), stream, args);
-                     });
+  dispatch_types(args.inputs[0].dtype, out, [&]<typename T, typename G>() {
+    const auto run = [&]<int kLanes>() {
+      launch("selective_scan backward",
+             plan.tail ? one_state_backward<T, G, kLanes, true>
+                       : one_state_backward<T, G, kLanes, false>,
+             launch_shape(args, plan), stream, args);
+    };
+    if (plan.segments == kGpuWarp)
+      run.template operator()<kGpuWarp>();
+    else
+      run.template operator()<kOneFewLanes>();
+  });
 }
 
 }  // namespace linescan

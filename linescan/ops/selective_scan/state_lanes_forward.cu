@@ -44,7 +44,8 @@ __global__ void __launch_bounds__(kStateLanesMaxWarps* kGpuWarp,
   const float bias = args.delta_bias && exists ? args.delta_bias[place.channel] : 0;
 
   // The last tile's states start nothing.
-  const int tiles = kStatesOnly ? (args.tiles - 1) * args.state_steps : args.tiles;
+  const int kept_tiles = args.state_steps / kGpuItems;
+  const int tiles = kStatesOnly ? (args.tiles - 1) * kept_tiles : args.tiles;
   const auto own_steps = [&]<typename Element>(const GpuSequence& q) {
     const bool some = q.data != nullptr && exists;
     return OwnSteps<Element, kOwn>(q, !some ? nullptr
@@ -71,12 +72,12 @@ __global__ void __launch_bounds__(kStateLanesMaxWarps* kGpuWarp,
   auto next_u = bring(u, args.inputs[0], count), next_delta = bring(delta, args.inputs[1], count);
   Factors batch(args, place, 0, 0, 1);
   int parity = 0;
-  int kept = 0, next_kept = args.tile_states != nullptr && exists ? args.state_steps : tiles;
+  int kept = 0, next_kept = args.tile_states != nullptr && exists ? kept_tiles : tiles;
   for (int tile = 0; tile < tiles; ++tile) {
     float* start = nullptr;
     if (tile == next_kept) {
       start = tile_state(args, place, ++kept, place.segment);
-      next_kept += args.state_steps;
+      next_kept += kept_tiles;
       if constexpr (!kStatesOnly) {  // at once: the loop over steps has no registers for it
         const float2* carry = memory.carries;
 #pragma unroll 1

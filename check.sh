@@ -96,6 +96,13 @@ check_lint() {
     xargs -P "$jobs" -n 4 clang-tidy-14 -p build/debug --quiet --warnings-as-errors='*'
 }
 
+# tests_of PRESET PROCESSES: its tests, so many at once. Each has two threads, however many cores there are: else
+# they crowd each other out.
+tests_of() {
+  OMP_NUM_THREADS=2 ctest --preset "$1" --parallel "$2" --no-tests=error \
+    --output-junit "$PWD/$step_logs/$1.xml"
+}
+
 build() {
   local preset=$1
   shift
@@ -148,8 +155,7 @@ check "scripts" check_scripts
 
 check "debug build (sanitizers)" build debug
 if ((step_status == 0)); then
-  check_tests "debug tests" "$step_logs/debug.xml" ctest --preset debug --parallel "$(nproc)" \
-    --no-tests=error --output-junit "$PWD/$step_logs/debug.xml"
+  check_tests "debug tests" "$step_logs/debug.xml" tests_of debug "$(nproc)"
   check "lint of base, device, files, ops" check_lint
 fi
 check "fuzzers, briefly" tools/fuzz.sh
@@ -157,8 +163,7 @@ check "fuzzers, briefly" tools/fuzz.sh
 check "release build" build release -DLINESCAN_EXAMPLES=ON -DLINESCAN_PYTHON="$torch_python" \
   -DLibTorch_DIR="$torch_dir"
 if ((step_status == 0)); then
-  check_tests "release tests and examples" "$step_logs/release.xml" ctest --preset release \
-    --parallel "$(nproc)" --no-tests=error --output-junit "$PWD/$step_logs/release.xml"
+  check_tests "release tests and examples" "$step_logs/release.xml" tests_of release "$(nproc)"
   check "installed package, project outside the tree" build_outside
   if "$torch_python" -c 'import torch, numpy, pytest' 2>/dev/null; then
     check_tests "Python operator tests" "$step_logs/python-release.xml" \
@@ -180,8 +185,8 @@ if [[ -n $gpu ]]; then
   check "CUDA build" build cuda -DCMAKE_CUDA_COMPILER="$nvcc" -DLINESCAN_PYTHON="$torch_python" \
     -DLibTorch_DIR="$torch_dir"
   if ((step_status == 0)); then
-    check_tests "tests of the CUDA build" "$step_logs/cuda.xml" ctest --preset cuda --no-tests=error \
-      --output-junit "$PWD/$step_logs/cuda.xml"
+    # Every process has a context of its own in the GPU's memory.
+    check_tests "tests of the CUDA build" "$step_logs/cuda.xml" tests_of cuda 4
     check_tests "Python operator tests on the GPU" "$step_logs/python-cuda.xml" python_tests cuda
     for tool in memcheck racecheck initcheck synccheck; do
       check "compute-sanitizer $tool" sanitize "$tool"

@@ -51,7 +51,8 @@ void add_how(CLI::App& command, TrainingOptions& options) {
   add_direct(command, options, "--lr", "lr", "peak learning rate");
   add_direct(command, options, "--batch", "batch", "images or sequences a step");
   add_direct(command, options, "--seed", "seed", "seed of weights, order and augmentation");
-  add_direct(command, options, "--threads", "threads", "threads (default: one a core)");
+  add_direct(command, options, "--threads", "threads",
+             "threads (default: OMP_NUM_THREADS, or one a core)");
   add_direct(command, options, "--device", "device", "cpu (default), cuda or cuda:N");
   add_direct(command, options, "--precision", "precision",
              "fp32 (default), tf32, bf16 or fp16; on the CPU fp32 or bf16");

@@ -7,6 +7,7 @@
 #include <torch/version.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <new>
 #include <nlohmann/json.hpp>
 #include <thread>
@@ -63,8 +64,11 @@ nlohmann::json describe_machine(const Compute& compute) {
 }
 
 void set_threads(const Recipe& recipe) {
-  const int64_t all = std::max(1u, std::thread::hardware_concurrency());
-  at::set_num_threads(static_cast<int>(recipe.threads > 0 ? recipe.threads : all));
+  // LibTorch alone would leave the second thread of every core idle.
+  static const int64_t usual = std::getenv("OMP_NUM_THREADS")
+                                   ? at::get_num_threads()
+                                   : std::max(1u, std::thread::hardware_concurrency());
+  at::set_num_threads(static_cast<int>(recipe.threads > 0 ? recipe.threads : usual));
 }
 
 int64_t memory_in_use(const Compute& compute) {

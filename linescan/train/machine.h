@@ -14,7 +14,7 @@ namespace linescan {
 // Instruction sets of our kernels and of LibTorch's, "AVX3, libtorch AVX512".
 std::string instruction_sets();
 
-// The process's threads as a recipe wants them: so many, or one a core.
+// The process's threads as a recipe wants them: so many, or OMP_NUM_THREADS, or one a core.
 void set_threads(const Recipe& recipe);
 
 // {"cpu", "cores", "threads", "memory_gb", "simd", "os", "linescan", "libtorch", "compiler"}; where

@@ -15,7 +15,7 @@ std::vector<Option> Recipe::options() {
       {"batch", &batch, "examples a step"},
       {"limit_train", &limit_train, "use only so many training examples (0: all)"},
       {"seed", &seed, "seed of weights, order and augmentation"},
-      {"threads", &threads, "threads (0: one a core)"},
+      {"threads", &threads, "threads (0: OMP_NUM_THREADS, or one a core)"},
       {"device", &device, "cpu, cuda or cuda:N"},
       {"precision", &precision, "fp32, tf32, bf16 or fp16; on the CPU fp32 or bf16"},
       {"graph", &graph, "on a GPU: record the step once as a CUDA graph"},

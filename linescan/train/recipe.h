@@ -17,7 +17,7 @@ struct Recipe {
   int64_t batch = 128;
   int64_t limit_train = 0;  // use only so many training images; 0 = all
   int64_t seed = 1;
-  int64_t threads = 0;  // 0 = one a core
+  int64_t threads = 0;  // 0 = OMP_NUM_THREADS, or one a core
 
   // Where and in which numbers (linescan/models/compute.h); a run may go on elsewhere.
   std::string device = "cpu";

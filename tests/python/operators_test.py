@@ -7,7 +7,7 @@ equations, confirm that schema, autograd and layouts were wired to the right pla
 import threading
 
 import pytest
-from support import ops, scan_inputs, ss2d_inputs, torch, uniform
+from support import HAS_CUDA, ops, scan_inputs, ss2d_inputs, torch, uniform
 
 
 # ---- Plain PyTorch, differentiable ---------------------------------------------------------------
@@ -143,7 +143,7 @@ def test_gradients_may_lie_in_any_way(layout):
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(
-    not torch.cuda.is_available(), reason="no GPU"))])
+    not HAS_CUDA, reason="no GPU"))])
 @pytest.mark.parametrize("states", [1, 5])
 def test_parameters_and_states_may_lie_in_any_way(states, device):
     """Transposed, strided and expanded: gradients of sums are expanded from one number."""
@@ -183,7 +183,7 @@ def test_gradient_of_the_last_state_alone():
     torch.testing.assert_close(got, torch.autograd.grad(plain_scan(**inputs)[1].sum(), wanted))
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@pytest.mark.skipif(not HAS_CUDA, reason="no GPU")
 @pytest.mark.parametrize("groups", [1, 4])  # 64 and 16 channels a group: other kernels, other states kept
 def test_many_short_rows_have_the_gradients_of_the_cpu(groups):
     torch.manual_seed(3)
@@ -199,7 +199,7 @@ def test_many_short_rows_have_the_gradients_of_the_cpu(groups):
         torch.testing.assert_close(cuda.cpu(), cpu, rtol=1e-3, atol=1e-3 * cpu.abs().max().item())
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@pytest.mark.skipif(not HAS_CUDA, reason="no GPU")
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("states", [4, 5, 16])  # even numbers: the passes go different ways
 @pytest.mark.parametrize("layout", [torch.channels_last, torch.contiguous_format])
@@ -220,7 +220,7 @@ def test_ss2d_of_several_states_has_the_gradients_of_the_cpu(dtype, states, layo
                                    atol=0.02 * cpu.abs().max().item())
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@pytest.mark.skipif(not HAS_CUDA, reason="no GPU")
 def test_states_are_kept_for_a_backward_pass_alone():
     batch, channels, length, states = 2, 1024, 1024, 16
     rows = torch.randn(2, batch, channels, length, device="cuda")

@@ -58,6 +58,7 @@ json own_fields(const Ss2dGpuPlan& plan) {
           {"pieces", plan.pieces},
           {"packed", plan.packed},
           {"walks_states", plan.walks_states},
+          {"walks_images", plan.walks_images},
           {"kept", plan.kept},
           {"stores_delta", plan.stores_delta},
           {"at_once", plan.at_once},

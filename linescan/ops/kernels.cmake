@@ -41,6 +41,7 @@ set(LINESCAN_KERNELS
   ops/ss2d/forward.cu
   ops/ss2d/packed_backward.cu
   ops/ss2d/packed_forward.cu
+  ops/ss2d/packed_images_forward.cu
   ops/ss2d/packed_lines_backward.cu
   ops/ss2d/packed_lines_forward.cu
   ops/ss2d/packed_states_forward.cu

@@ -227,6 +227,14 @@ class MachineCommands(unittest.TestCase):
         self.assertIn("does not run the backward one on a GPU", " ".join(text.split()))
         self.assertNotIn("selective_scan forward", text)
         self.assertLessEqual(max(map(len, text.splitlines())), 80)
+        small = "batch=128,channels=768,height=7,width=7,rank=48,states=1"
+        planned = plan("ss2d", small, "--dtype", "bfloat16")
+        self.assertEqual([planned[way]["walks_images"] for way in ("forward", "backward")],
+                         [True, False])
+        text = run("plan", "ss2d", "--shape", small, "--dtype", "bfloat16", "--device",
+                   "h100").stdout
+        self.assertIn("a lane walks one of them", text)
+        self.assertLessEqual(max(map(len, text.splitlines())), 80)
         text = run("plan", "ss2d", "--shape", shape + "16", "--device", "h100").stdout
         self.assertIn("With 16 states the operator for LibTorch", " ".join(text.split()))
         self.assertIn("selective_scan backward on a GPU", text)

@@ -60,6 +60,13 @@ Gpu small_gpu() {
   return gpu;
 }
 
+// As test_gpu(), so small that a few images fill it: small planes are then walked an image a lane.
+Gpu narrow_gpu() {
+  Gpu gpu = test_gpu();
+  gpu.multiprocessors = 1;
+  return gpu;
+}
+
 class Ss2dGpu : public ::testing::TestWithParam<Case> {
  protected:
   void SetUp() override {
@@ -87,9 +94,15 @@ class Ss2dGpu : public ::testing::TestWithParam<Case> {
   }
 };
 class Ss2dGpuTiles : public Ss2dGpu {};
+class Ss2dGpuImages : public Ss2dGpu {};
 
 TEST_P(Ss2dGpu, AgreesWithReference) { expect_right(test_gpu()); }
 TEST_P(Ss2dGpuTiles, AgreeWithReference) { expect_right(small_gpu()); }
+TEST_P(Ss2dGpuImages, AgreeWithReference) {
+  const Sample sample(GetParam());
+  EXPECT_TRUE(plan(size_of(sample.problem), Pass::kForward, narrow_gpu()).walks_images);
+  expect_right(narrow_gpu());
+}
 
 // Segments are 7 steps, chunks 28, blocks 16 channels; records of 16 numbers are one product.
 INSTANTIATE_TEST_SUITE_P(
@@ -285,6 +298,48 @@ std::vector<Case> several_states() {
 }
 INSTANTIATE_TEST_SUITE_P(SeveralStates, Ss2dGpu, ::testing::ValuesIn(several_states()));
 
+// Small planes of half data: batches that lanes share and others, lines of whole segments and others, channels of one warp and of
+// two blocks, records of every number of eights; routes that start anew, results in float32, odd addresses.
+std::vector<Case> small_planes() {
+  std::vector<Case> cases;
+  for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
+    for (const int64_t side : {1, 2, 6, 7, 8})
+      cases.push_back({.batch = side == 7 ? 13 : 3 + side,
+                       .channels = side == 7 ? 66 : 18,
+                       .height = side,
+                       .width = side == 6 ? 9 : side,
+                       .rank = 6,
+                       .dtype = dtype,
+                       .out_dtype = side == 2 ? DType::kFloat32 : dtype});
+    for (const int64_t rank : {2, 8, 20, 24, 32, 44, 48, 62, 64, 70})
+      cases.push_back({.batch = 6,
+                       .channels = 16,
+                       .height = 7,
+                       .width = rank % 8 == 0 ? 7 : 3,
+                       .rank = rank,
+                       .dtype = dtype,
+                       .out_dtype = dtype});
+  }
+  for (const std::vector<int64_t>& routes :
+       {std::vector<int64_t>{0}, {15}, {0, 0, 6, 6}, {9, 3, 13, 2, 4, 5}, {0, 5, 10, 15}, {8, 12}})
+    cases.push_back({.batch = 5,
+                     .channels = 18,
+                     .height = 5,
+                     .width = 8,
+                     .rank = 10,
+                     .routes = routes,
+                     .dtype = DType::kBFloat16});
+  cases.push_back({.batch = 6,
+                   .channels = 20,
+                   .height = 7,
+                   .width = 7,
+                   .rank = 4,
+                   .dtype = DType::kBFloat16,
+                   .misalign = 1});
+  return cases;
+}
+INSTANTIATE_TEST_SUITE_P(SmallPlanes, Ss2dGpuImages, ::testing::ValuesIn(small_planes()));
+
 INSTANTIATE_TEST_SUITE_P(
     Planes, Ss2dGpuTiles,
     ::testing::Values(Case{.channels = 5,
@@ -441,6 +496,40 @@ TEST(Ss2dGpuPlan, WalksEvenNumbersOfStatesOfWholePlanesForward) {
       };
       EXPECT_NO_THROW(planned(Pass::kForward, small)) << states << ' ' << routes;
     }
+}
+
+TEST(Ss2dGpuPlan, WalksImagesOfSmallPlanesWhereTheyFillTheDevice) {
+  const auto planned = [](Pass pass, const auto& change) {
+    Ss2dSize size = {.batch = 128,
+                     .channels = 768,
+                     .height = 7,
+                     .width = 7,
+                     .states = 1,
+                     .rank = 48,
+                     .routes = 4,
+                     .dtype = DType::kBFloat16,
+                     .out_dtype = DType::kBFloat16};
+    change(size);
+    return plan(size, pass, find_gpu("h100"));
+  };
+  const auto walks = [&](const auto& change) {
+    return planned(Pass::kForward, change).walks_images;
+  };
+  const Ss2dGpuPlan whole = planned(Pass::kForward, [](Ss2dSize&) {});
+  EXPECT_TRUE(whole.walks_images);
+  EXPECT_EQ(whole.grid, 768 / 64 * 128 / kGpuSegments);
+  EXPECT_EQ(whole.blocks_per_multiprocessor, kGpuImageBlocks);
+  EXPECT_EQ(whole.warps_per_multiprocessor, kGpuImageBlocks * kGpuImageWarps);
+  EXPECT_FALSE(planned(Pass::kBackward, [](Ss2dSize&) {}).walks_images);
+  EXPECT_TRUE(walks([](Ss2dSize& size) { size.height = 8; }));
+  EXPECT_TRUE(walks([](Ss2dSize& size) { size.batch = 64; }));
+  for (const auto change :
+       {+[](Ss2dSize& size) { size.batch = 48; }, +[](Ss2dSize& size) { size.height = 14; },
+        +[](Ss2dSize& size) { size.states = 2; }, +[](Ss2dSize& size) { size.rank = 47; },
+        +[](Ss2dSize& size) { size.rank = 72; }, +[](Ss2dSize& size) { size.channels = 767; },
+        +[](Ss2dSize& size) { size.channels_last = false; },
+        +[](Ss2dSize& size) { size.dtype = DType::kFloat32; }})
+    EXPECT_FALSE(walks(change));
 }
 
 TEST(Ss2dGpuPlan, OneRouteNeedsRoomForChunksAlone) {

@@ -260,7 +260,7 @@ void launch_backward(const BackwardArguments<T>& args, const Ss2dGpuPlan& plan, 
     }
   }
   launch("ss2d backward", backward_kernel<T>,
-         {plan.blocks_an_image() * images, static_cast<int>(plan.general_block()),
+         {plan.blocks_an_image() * images, static_cast<int>(plan.general_block),
           plan.general_shared_bytes},
          stream, args);
   sum_records(args, args.record_sums, args.gprojection, stream);
@@ -284,8 +284,8 @@ void backward(const Ss2dProblem& p, const Ss2dGradients& g, const Ss2dGpuPlan& p
     const bool packed = packs(args);
     const bool stored = packed && plan.stores_delta;
     args.parameter_sums = {packed ? parts.parameters : parts.weights,
-                           (packed ? plan.block : plan.general_block()) / 32,
-                           stored ? 0 : args.rank, false};
+                           (packed ? plan.block : plan.general_block) / 32, stored ? 0 : args.rank,
+                           false};
     const int64_t pieces = plan.piece_floats(size);
     const int64_t slice = packed ? plan.slice : gpu_workspace(size, plan).general_slice(plan.slice);
     // Images that leave sums at once; without pixels or channels there are no blocks.

@@ -149,10 +149,10 @@ template <typename T>
 void launch_forward(const ForwardArguments<T>& args, const Ss2dGpuPlan& plan, int64_t images,
                     GpuStream stream) {
   const auto run = [&](auto kernel) {
-    launch(
-        "ss2d forward", kernel,
-        {plan.blocks_an_image() * images, static_cast<int>(plan.block), plan.general_shared_bytes},
-        stream, args);
+    launch("ss2d forward", kernel,
+           {plan.blocks_an_image() * images, static_cast<int>(plan.general_block),
+            plan.general_shared_bytes},
+           stream, args);
   };
   if constexpr (sizeof(T) == 2)
     if (launch_packed_forward(args, plan, images, stream) ||

@@ -65,6 +65,19 @@ struct BlockPlace {
     width = min(args.tile_width, args.width - left);
     pitch = args.sum_pitch;
   }
+  // All of the plane of image `slot`, with nothing between the rows of sums.
+  template <typename T>
+  __device__ __forceinline__ BlockPlace(const Ss2dGpuArguments<T>& args, int64_t slot, int group)
+      : image(args.first_image + slot),
+        slot(slot),
+        group(group),
+        tile_row(0),
+        tile_column(0),
+        top(0),
+        left(0),
+        height(args.height),
+        width(args.width),
+        pitch(args.width) {}
 };
 
 // The order in which a route walks through a tile, and where its lines are in the whole plane. Every

@@ -33,4 +33,9 @@ template <typename T>
 void launch_packed_lines(const ForwardArguments<T>& args, int halves, const Ss2dGpuPlan& plan,
                          int64_t images, GpuStream stream);
 
+// packed_images_forward.cu: such a problem on small planes, where the plan says so.
+template <typename T>
+void launch_packed_images(const ForwardArguments<T>& args, int halves, const Ss2dGpuPlan& plan,
+                          int64_t images, GpuStream stream);
+
 }  // namespace linescan

@@ -332,6 +332,14 @@ struct SumWalk {
     line = route.sum_line * kSumChannels;
     part = kGpuSegmentSteps * step;
   }
+  // Of a lane that has all of them to itself: `own` is the first place's, the places of a warp lie one after another.
+  __device__ __forceinline__ SumWalk(float2* own, const TileRoute& route) {
+    constexpr int kPlace = 2 * 32;
+    first = reinterpret_cast<float*>(own) + route.sum_origin * kPlace;
+    step = route.sum_step * kPlace;
+    line = route.sum_line * kPlace;
+    part = kGpuSegmentSteps * step;
+  }
 };
 
 // What stands behind all of them.

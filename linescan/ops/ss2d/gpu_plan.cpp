@@ -128,6 +128,12 @@ int64_t choose_line_warps(const Ss2dGpuPlan& plan, int64_t blocks_by_memory, int
   });
 }
 
+// Shared memory of a block whose lanes walk images: two sums for each lane and place. Such blocks are worth it where there is room for
+// all that registers allow, and four for every three multiprocessors.
+int64_t image_bytes(const Ss2dSize& size) {
+  return 32 * kGpuImageWarps * size.pixels() * 2 * int64_t{sizeof(float)};
+}
+
 // Whether the packed kernels of either pass take the problem, if its distances and addresses are even as well.
 bool packs(const Ss2dSize& size) {
   return size.states == 1 && size_of(size.dtype) == 2 && size.channels_last && size.rank % 2 == 0 &&
@@ -263,13 +269,19 @@ Ss2dGpuPlan plan(const Ss2dSize& size, Pass pass, const Gpu& gpu) {
     warps =
         choose_chunk_warps(plan.chunks, ceil_div(blocks, gpu.multiprocessors), most, most_chains);
   }
-  plan.block = 32 * warps;
+  plan.general_block = 32 * (backward ? std::min<int64_t>(warps, kGpuBackwardWarps) : warps);
   plan.general_shared_bytes = sums + hand_over(warps);
-  plan.shared_bytes = plan.sums_chunks ? warps * kGpuChunkSums * int64_t{sizeof(float)} +
-                                             gpu_chain_bytes(plan.chunks)
-                                       : plan.general_shared_bytes;
-  plan.blocks_per_multiprocessor =
-      std::min({blocks_of(plan.shared_bytes), most / warps, warps > 1 ? most_chains : most});
+  plan.walks_images = !backward && plan.pieces == 0 && packs(size) &&
+                      blocks_of(image_bytes(size)) >= kGpuImageBlocks &&
+                      3 * plan.blocks_of_images(size.batch) >= 4 * gpu.multiprocessors;
+  if (plan.walks_images) warps = kGpuImageWarps;
+  plan.block = 32 * warps;
+  plan.shared_bytes = plan.walks_images  ? image_bytes(size)
+                      : plan.sums_chunks ? warps * kGpuChunkSums * int64_t{sizeof(float)} +
+                                               gpu_chain_bytes(plan.chunks)
+                                         : plan.general_shared_bytes;
+  plan.blocks_per_multiprocessor = std::min({blocks_of(plan.shared_bytes), most / warps,
+                                             warps > 1 && !plan.walks_images ? most_chains : most});
   plan.warps_per_multiprocessor = plan.blocks_per_multiprocessor * warps;
 
   if (plan.stores_delta) {
@@ -304,7 +316,8 @@ Ss2dGpuPlan plan(const Ss2dSize& size, Pass pass, const Gpu& gpu) {
     const int64_t most = std::max(wave, images_below(goal, parts.an_image()));
     plan.slice = fullest_slice(plan.blocks_an_image(), resident, std::min(most, plan.slice));
   }
-  plan.grid = plan.slice * plan.blocks_an_image();
+  plan.grid =
+      plan.walks_images ? plan.blocks_of_images(plan.slice) : plan.slice * plan.blocks_an_image();
   plan.workspace_bytes = kFloat * (plan.pieces_slice * parts.of_pieces() +
                                    plan.slice * (parts.carries + parts.starts) +
                                    parts.records_of(plan.slice) + parts.parameters_of(plan.slice));
@@ -342,6 +355,9 @@ std::string to_string(const Ss2dGpuPlan& plan) {
         plan.delta_parts, plan.at_once ? "once for both products" : "once for each product");
   if (plan.sums_chunks)
     text += "  sums            of the chunks under way: no other route adds to them\n";
+  if (plan.walks_images)
+    text += fmt::format("  images          {} a block: a lane walks one of them from end to end\n",
+                        kGpuSegments);
   text += fmt::format(
       "  chunks          {} of {} steps a route and tile\n"
       "  grid            {} blocks of {} threads, {} images a launch\n"

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <string>
 
+#include "linescan/base/math.h"
 #include "linescan/device/gpu.h"
 #include "linescan/ops/pass.h"
 #include "linescan/ops/ss2d/plan.h"
@@ -23,6 +24,11 @@ inline constexpr int kGpuMaxWarps = 16;      // general, forward: 128 registers 
 inline constexpr int kGpuBackwardWarps = 8;  // general, backward, and lines: 255 registers
 inline constexpr int kGpuPackedWarps = 12;   // packed, on one tile: 168 registers
 inline constexpr int kGpuLineWarps = 16;     // packed, lines, forward
+// Where a lane walks an image (packed_images_forward.cu): blocks of a multiprocessor, warps of a block, and how far apart the images
+// of a warp are. With two, and an odd number of pixels, records of neighbouring images and steps are in different banks of the cache.
+inline constexpr int kGpuImageBlocks = 3;
+inline constexpr int kGpuImageWarps = 4;
+inline constexpr int kGpuImageDistance = 2;
 // Blocks of several warps of a multiprocessor, of the packed kernels on one tile: each of their warps has a barrier
 // of its own, and a block that names barriers claims 16 of 64.
 inline constexpr int kGpuChains = 4;
@@ -74,6 +80,8 @@ struct Ss2dGpuPlan {
   // Forward, one tile, half data, an even number of states, even sizes, channels-last: a block meets all states of a chunk before the
   // next one (packed_states_forward.cu), if addresses are even and no route starts anew.
   bool walks_states = false;
+  // Packed, forward, small planes of one tile: a lane walks an image (packed_images_forward.cu).
+  bool walks_images = false;
   // Packed, one route, one tile, several warps a block: a sum is complete with its chunk, and a block has room for its warps'
   // chunks instead of all places of the tile.
   bool sums_chunks = false;
@@ -88,7 +96,8 @@ struct Ss2dGpuPlan {
   int64_t slice = 0;            // images that one launch of the scan works through
   int64_t grid = 0, block = 0;  // of one full slice; threads
   int64_t shared_bytes = 0, shared_limit = 0;
-  int64_t general_shared_bytes = 0;  // of a block of the general kernels
+  // Of the general kernels, which run in the packed ones' place.
+  int64_t general_block = 0, general_shared_bytes = 0;
   int64_t blocks_per_multiprocessor = 0, warps_per_multiprocessor = 0;
   int64_t workspace_bytes = 0;
 
@@ -107,11 +116,12 @@ struct Ss2dGpuPlan {
   int64_t piece_floats(const Ss2dSize& size) const {
     return size.routes * pieces * size.states * size.channels;
   }
-  // Threads of a block of the general kernels, which run in the packed ones' place.
-  int64_t general_block() const {
-    return pass == Pass::kBackward ? std::min<int64_t>(block, 32 * kGpuBackwardWarps) : block;
-  }
   int64_t blocks_an_image() const { return channel_groups * tile_rows * tile_columns; }
+  // Of packed_images_forward.cu.
+  int64_t blocks_of_images(int64_t images) const {
+    return ceil_div(channel_groups, int64_t{kGpuImageWarps}) * kGpuImageDistance *
+           ceil_div(images, int64_t{kGpuImageDistance * kGpuSegments});
+  }
   bool operator==(const Ss2dGpuPlan&) const = default;
 };
 

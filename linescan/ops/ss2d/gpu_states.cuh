@@ -46,15 +46,19 @@ struct PieceStates {
 // state_rows, states, kGpuChannels].
 struct StateTable {
   float* data;
-  int64_t routes, rows, states;
+  int64_t routes, rows, states, block;
 
   template <class Arguments>
-  __device__ __forceinline__ explicit StateTable(const Arguments& args)
-      : data(args.starts), routes(args.routes), rows(args.state_rows), states(args.states) {}
+  __device__ __forceinline__ explicit StateTable(const Arguments& args, int64_t block = blockIdx.x)
+      : data(args.starts),
+        routes(args.routes),
+        rows(args.state_rows),
+        states(args.states),
+        block(block) {}
 
-  // Of channels 2g and 2g + 1 of this block.
+  // Of channels 2g and 2g + 1 of the block.
   __device__ __forceinline__ float2* at(int k, int row_of_route, int n, int g) const {
-    const int64_t row = ((blockIdx.x * routes + k) * rows + row_of_route) * states + n;
+    const int64_t row = ((block * routes + k) * rows + row_of_route) * states + n;
     return reinterpret_cast<float2*>(data + row * kGpuChannels) + g;
   }
 };

@@ -168,6 +168,10 @@ bool launch_packed_forward(const ForwardArguments<T>& args, const Ss2dGpuPlan& p
     launch_packed_lines(args, halves, plan, images, stream);
     return true;
   }
+  if (plan.walks_images) {
+    launch_packed_images(args, halves, plan, images, stream);
+    return true;
+  }
   whole_lines(args) ? launch_halves<T, true>(args, halves, plan, images, stream)
                     : launch_halves<T, false>(args, halves, plan, images, stream);
   return true;

@@ -89,7 +89,8 @@ TEST(OpRecorder, CountsTimeOnceAndWhatLiesBetweenAsRest) {
   });
   const Breakdown breakdown = break_down(recording);
   EXPECT_GE(recording.seconds, 0.03);
-  EXPECT_GE(breakdown.share(Category::kRest) * recording.seconds, 0.03);  // however long the product takes
+  // However long the product takes.
+  EXPECT_GE(breakdown.share(Category::kRest) * recording.seconds, 0.03);
   EXPECT_GT(breakdown.share(Category::kProjection), 0);
   EXPECT_NEAR(breakdown.total(), recording.seconds, 1e-9);
 }

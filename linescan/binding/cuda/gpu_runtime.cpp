@@ -2,6 +2,7 @@
 
 #include "linescan/binding/gpu_runtime.h"
 
+#include <ATen/Context.h>
 #include <ATen/cuda/CUDAEvent.h>
 #include <ATen/cuda/Sleep.h>
 #include <c10/cuda/CUDACachingAllocator.h>
@@ -18,6 +19,11 @@ namespace {
 namespace allocator = c10::cuda::CUDACachingAllocator;
 
 class CudaRuntime : public GpuRuntime {
+  static constexpr auto kAll = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+
+  // Before the first tensor it knows no device.
+  static void start_allocator() { at::globalContext().lazyInitDevice(at::kCUDA); }
+
  public:
   void synchronize(c10::Device device) override {
     const c10::cuda::CUDAGuard guard(device);
@@ -25,12 +31,15 @@ class CudaRuntime : public GpuRuntime {
   }
 
   int64_t peak_memory(c10::Device device) override {
-    constexpr auto kAll = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+    start_allocator();
     return allocator::getDeviceStats(device.index()).allocated_bytes[kAll].peak;
   }
-  void reset_peak_memory(c10::Device device) override { allocator::resetPeakStats(device.index()); }
+  void reset_peak_memory(c10::Device device) override {
+    start_allocator();
+    allocator::resetPeakStats(device.index());
+  }
   Memory memory(c10::Device device) override {
-    constexpr auto kAll = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+    start_allocator();
     const c10::cuda::CUDAGuard guard(device);
     const auto stats = allocator::getDeviceStats(device.index());
     std::size_t free = 0, total = 0;

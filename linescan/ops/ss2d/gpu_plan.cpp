@@ -350,8 +350,9 @@ std::string to_string(const Ss2dGpuPlan& plan) {
                         plan.pieces);
   if (plan.stores_delta)
     text += fmt::format(
-        "  delta           its gradient is stored and multiplied behind each launch, {} parts of\n"
-        "                  the pixels for that of dt_proj_weight; read {}\n",
+        "  delta           its gradient is stored and multiplied behind each launch,\n"
+        "                  {} parts of the pixels for that of dt_proj_weight;\n"
+        "                  read {}\n",
         plan.delta_parts, plan.at_once ? "once for both products" : "once for each product");
   if (plan.sums_chunks)
     text += "  sums            of the chunks under way: no other route adds to them\n";

@@ -116,22 +116,26 @@ void run_backward(const Ss2dProblem& problem, const Ss2dGradients& gradients, co
                 [&](const auto&... how) { backward(problem, gradients, how...); });
 }
 
-bool by_scans(const Call& call, Pass pass) {
-  return call.x.is_cuda() && scans_pay(call.problem, pass, gpus().at(call.x.device().index()));
+bool by_scans(const Call& call) {
+  return call.x.is_cuda() && scans_pay(call.problem, gpus().at(call.x.device().index()));
 }
 
 // What the forward pass keeps for the backward pass on GPUs; nothing if it is not to keep.
-Tensor empty_states(const Tensor& x, const Tensor& A_log, at::IntArrayRef routes, bool keep) {
+Tensor empty_states(const Tensor& x, const Tensor& dt_weight, const Tensor& A_log,
+                    at::IntArrayRef routes, bool keep) {
   if (!keep) return at::empty({0}, A_log.options());
-  const auto size_at = [](const Tensor& tensor, int64_t dim) {
-    return tensor.sym_size(dim).guard_int(__FILE__, __LINE__);  // while tracing: this size only
+  const auto known = [](const c10::SymInt& number) {
+    return number.guard_int(__FILE__, __LINE__);  // while tracing: this size only
   };
-  const Ss2dSize size = {.batch = size_at(x, 0),
-                         .channels = size_at(x, 1),
-                         .height = size_at(x, 2),
-                         .width = size_at(x, 3),
-                         .states = size_at(A_log, 1),
-                         .routes = static_cast<int64_t>(routes.size())};
+  const Ss2dSize size = {.batch = known(x.sym_size(0)),
+                         .channels = known(x.sym_size(1)),
+                         .height = known(x.sym_size(2)),
+                         .width = known(x.sym_size(3)),
+                         .states = known(A_log.sym_size(1)),
+                         .rank = known(dt_weight.sym_size(2)),
+                         .routes = static_cast<int64_t>(routes.size()),
+                         .dtype = dtype_of(x.scalar_type()).value_or(DType::kFloat32),
+                         .channels_last = known(x.sym_stride(1)) == 1 || known(x.sym_size(1)) == 1};
   return at::empty({gpu_kept_states(size)}, A_log.options());
 }
 
@@ -144,12 +148,12 @@ OutAndStates scan_device(const Tensor& x, const Tensor& projection, const Tensor
                          at::IntArrayRef routes, std::optional<at::ScalarType> out_dtype,
                          bool keep_states, const OptionalTensor&) {
   Call call(x, projection, dt_weight, dt_bias, A_log, D, routes);
-  if (by_scans(call, Pass::kForward))
+  if (by_scans(call))
     return {ss2d_by_scans(call.x, call.projection, call.dt_weight, call.dt_bias, call.A_log, call.D,
                           routes, out_dtype.value_or(x.scalar_type())),
-            empty_states(x, A_log, routes, keep_states)};
+            empty_states(call.x, call.dt_weight, A_log, routes, keep_states)};
   const Tensor out = empty_as(call.x, out_dtype.value_or(x.scalar_type()));
-  const Tensor states = empty_states(x, A_log, routes, keep_states);
+  const Tensor states = empty_states(call.x, call.dt_weight, A_log, routes, keep_states);
   call.problem.out = view_of(kName, "out", out);
   use_states(call, states);
   run_forward(call.problem, x);
@@ -193,7 +197,7 @@ Gradients6 scan_backward_device(const Tensor& grad_out, const Tensor& states, co
   Call call(x, projection, dt_weight, dt_bias, A_log, D, routes);
   check_gradient(grad_out, states, x);
   check_projection_weight(projection_weight, x, projection);
-  if (by_scans(call, Pass::kBackward)) {
+  if (by_scans(call)) {
     auto results = ss2d_by_scans_backward(grad_out, call.x, call.projection, call.dt_weight,
                                           call.dt_bias, call.A_log, call.D, routes);
     add_projection_gradient(std::get<0>(results), std::get<1>(results), projection_weight);
@@ -220,7 +224,7 @@ OutAndStates scan_meta(const Tensor& x, const Tensor& projection, const Tensor& 
   if (sizes_known({x, projection, dt_weight, dt_bias, A_log, D}))
     Call(x, projection, dt_weight, dt_bias, A_log, D, routes);
   return {empty_as(x, out_dtype.value_or(x.scalar_type())),
-          empty_states(x, A_log, routes, keep_states)};
+          empty_states(x, dt_weight, A_log, routes, keep_states)};
 }
 
 Gradients6 scan_backward_meta(const Tensor& grad_out, const Tensor& states, const Tensor& x,

@@ -130,15 +130,16 @@ bool can_scan(int64_t states, at::IntArrayRef routes) {
 
 }  // namespace
 
-bool scans_pay(const Ss2dSize& size, at::IntArrayRef routes, Pass pass, const Gpu& gpu) {
-  return can_scan(size.states, routes) && !plan(size, pass, gpu).walks_states;
+bool scans_pay(const Ss2dSize& size, at::IntArrayRef routes, const Gpu& gpu) {
+  // Either pass walks states if one does.
+  return can_scan(size.states, routes) && !plan(size, Pass::kForward, gpu).walks_states;
 }
 
-bool scans_pay(const Ss2dProblem& problem, Pass pass, const Gpu& gpu) {
+bool scans_pay(const Ss2dProblem& problem, const Gpu& gpu) {
   const at::IntArrayRef routes(problem.routes, static_cast<std::size_t>(problem.route_count));
   const Ss2dSize size = size_of(problem);
   const bool packed = has_aligned_pairs(problem) && problem.dt_weight.dtype == problem.x.dtype;
-  return packed ? scans_pay(size, routes, pass, gpu) : can_scan(size.states, routes);
+  return packed ? scans_pay(size, routes, gpu) : can_scan(size.states, routes);
 }
 
 // Equal parts of the batch with a workspace of up to these many bytes: forward delta and the routes'

@@ -1,6 +1,6 @@
 // ss2d with several states on GPUs, as selective_scan with the pixels of a route as its steps. Its
-// kernels share a pixel's work among the states; those of ops/ss2d walk the plane once a state, but for one
-// of forward passes (docs/decisions/0043-ss2d-walks-planes-with-several-states.md).
+// kernels share a pixel's work among the states; those of ops/ss2d walk the plane once a state, but for those of whole planes of
+// half data (docs/decisions/0043-ss2d-walks-planes-with-several-states.md, 0046).
 // docs/decisions/0016-ss2d-of-many-states.md says what that costs and gains.
 #pragma once
 
@@ -14,11 +14,11 @@
 
 namespace linescan {
 
-// Whether this way is the better one: 4 states or more, no route that starts anew at every line, and no kernel of ops/ss2d
-// for the pass that meets all states of a pixel at once.
-bool scans_pay(const Ss2dSize& size, at::IntArrayRef routes, Pass pass, const Gpu& gpu);
-// Of a problem on `gpu`, whose data may not be what that kernel reads.
-bool scans_pay(const Ss2dProblem& problem, Pass pass, const Gpu& gpu);
+// Whether this way is the better one: 4 states or more, no route that starts anew at every line, and no kernels of ops/ss2d
+// that meet all states of a pixel at once.
+bool scans_pay(const Ss2dSize& size, at::IntArrayRef routes, const Gpu& gpu);
+// Of a problem on `gpu`, whose data may not be what those kernels read.
+bool scans_pay(const Ss2dProblem& problem, const Gpu& gpu);
 
 // The scan that one part of the batch becomes; its batch says how many images are a part.
 SelectiveScanSize scan_of_part(const Ss2dSize& size, Pass pass);

@@ -252,11 +252,9 @@ struct PlannedPasses {
   json document(const char* op) const {
     return {{"op", op}, {"forward", to_document(ahead, gpu)}, {"backward", to_document(back, gpu)}};
   }
-  void print_forward() const { print_text(ahead, gpu); }
-  void print_backward() const { print_text(back, gpu); }
   void print() const {
-    print_forward();
-    print_backward();
+    print_text(ahead, gpu);
+    print_text(back, gpu);
   }
   bool run() const { return ahead.runs(gpu) && back.runs(gpu); }
 };
@@ -312,37 +310,30 @@ void print_gpu_plans(const Ss2dShape& shape, const std::string& device, bool jso
   const Ss2dSize& size = shape.size;
   const Gpu& gpu = gpu_for(kSs2dName, size.dtype, device);
   check_gpu_counts(size);
-  const auto pays = [&](Pass pass) { return scans_pay(size, shape.routes, pass, gpu); };
-  if (!pays(Pass::kBackward)) return print(kSs2dName, shape, size, device, json);
-  const bool both = pays(Pass::kForward);
+  if (!scans_pay(size, shape.routes, gpu)) return print(kSs2dName, shape, size, device, json);
   const SelectiveScanSize ahead = scan_of_part(size, Pass::kForward),
                           back = scan_of_part(size, Pass::kBackward);
   const PlannedPasses<Ss2dSize> own(size, size, gpu);
   const PlannedPasses<SelectiveScanSize> scans(ahead, back, gpu);
   const std::string note = fmt::format(
       "The plans above are those of ss2d's own kernels. With {} states the operator for LibTorch "
-      "does not run {} on a GPU: it calls selective_scan, whose steps are the pixels of a route, "
-      "for {} at a time, planned below.",
-      size.states, both ? "them" : "the backward one",
-      both ? fmt::format("{} images forward and {} backward", ahead.batch, back.batch)
-           : fmt::format("{} images", back.batch));
+      "does not run them on a GPU: it calls selective_scan, whose steps are the pixels of a route, "
+      "for {} images forward and {} backward at a time, planned below.",
+      size.states, ahead.batch, back.batch);
   if (json) {
     auto document = own.document(kSs2dName);
     document["by_scans"] = scans.document(kScanName);
     document["by_scans"]["images"] = {ahead.batch, back.batch};
-    if (!both) document["by_scans"].erase("forward"), document["by_scans"]["images"][0] = nullptr;
     document["note"] = note;
     print_json_with_device(std::move(document), describe(shape), gpu);
   } else {
     print_problem(shape);
     own.print();
     std::cout << wrap_words("", note) << '\n';
-    if (both) scans.print_forward();
-    scans.print_backward();
+    scans.print();
     print_device(gpu);
   }
-  if (!(both ? scans.ahead.runs(gpu) : own.ahead.runs(gpu)) || !scans.back.runs(gpu))
-    throw FoundBad();
+  if (!scans.run()) throw FoundBad();
 }
 
 void print_gpu_plans(const RuleShape& shape, const std::string& device, bool json) {

@@ -31,7 +31,7 @@ PlannedPass summary(const Plan& plan, const Gpu& gpu, std::string kernels) {
 }
 
 PlannedPass planned(const Ss2dSize& size, Pass pass, const Gpu& gpu) {
-  if (!scans_pay(size, kRoutes, pass, gpu)) {
+  if (!scans_pay(size, kRoutes, gpu)) {
     const Ss2dGpuPlan ours = plan(size, pass, gpu);
     return summary(ours, gpu, ours.packed || ours.walks_states ? "ss2d, packed" : "ss2d");
   }

@@ -44,6 +44,7 @@ set(LINESCAN_KERNELS
   ops/ss2d/packed_images_forward.cu
   ops/ss2d/packed_lines_backward.cu
   ops/ss2d/packed_lines_forward.cu
+  ops/ss2d/packed_states_backward.cu
   ops/ss2d/packed_states_forward.cu
   ops/ss2d/packed_tile_states.cu
   ops/ss2d/tile_states.cu)

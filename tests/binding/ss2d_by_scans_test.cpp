@@ -100,8 +100,7 @@ INSTANTIATE_TEST_SUITE_P(Routes, Ss2dByScans,
 
 TEST(Ss2dByScansRule, TakesManyStatesOfRoutesThatDoNotStartAnew) {
   const Gpu& gpu = find_gpu("h100");
-  const auto pays = [&](int64_t states, const std::vector<int64_t>& routes, Pass pass,
-                        DType dtype) {
+  const auto pays = [&](int64_t states, const std::vector<int64_t>& routes, DType dtype) {
     const Ss2dSize size = {.batch = 4,
                            .channels = 96,
                            .height = 56,
@@ -110,18 +109,16 @@ TEST(Ss2dByScansRule, TakesManyStatesOfRoutesThatDoNotStartAnew) {
                            .rank = 6,
                            .routes = 4,
                            .dtype = dtype};
-    return scans_pay(size, routes, pass, gpu);
+    return scans_pay(size, routes, gpu);
   };
-  for (const Pass pass : {Pass::kForward, Pass::kBackward})
-    for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
-      EXPECT_FALSE(pays(1, {0, 1, 6, 7}, pass, dtype));
-      EXPECT_FALSE(pays(2, {0, 1, 6, 7}, pass, dtype));
-      EXPECT_FALSE(pays(16, {0, 1, 6, 9}, pass, dtype));
-      EXPECT_TRUE(pays(15, {0, 1, 6, 7}, pass, dtype));
-      // All but the pass that has a kernel of its own.
-      EXPECT_EQ(pays(16, {0, 1, 6, 7}, pass, dtype),
-                pass == Pass::kBackward || dtype == DType::kFloat32);
-    }
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    EXPECT_FALSE(pays(1, {0, 1, 6, 7}, dtype));
+    EXPECT_FALSE(pays(2, {0, 1, 6, 7}, dtype));
+    EXPECT_FALSE(pays(16, {0, 1, 6, 9}, dtype));
+    EXPECT_TRUE(pays(15, {0, 1, 6, 7}, dtype));
+    // All but what has kernels of its own.
+    EXPECT_EQ(pays(16, {0, 1, 6, 7}, dtype), dtype == DType::kFloat32);
+  }
 }
 
 }  // namespace

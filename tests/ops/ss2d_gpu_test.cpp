@@ -236,11 +236,12 @@ std::vector<Case> one_route() {
 INSTANTIATE_TEST_SUITE_P(OneRoute, Ss2dGpu, ::testing::ValuesIn(one_route()));
 
 // Several states of half data: an even number is walked with all states of a chunk at once, in blocks of one warp and of
-// several, with lines of whole segments and others; an odd number, odd addresses and routes that start anew are not.
+// several, with lines of whole segments and others, in one group of channels and several; an odd number, odd addresses and
+// routes that start anew are not.
 std::vector<Case> several_states() {
   std::vector<Case> cases;
   for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
-    for (const int64_t states : {2, 3, 4, 16, 18})
+    for (const int64_t states : {2, 3, 4, 6, 16, 18})
       for (const int64_t side : {7, 9, 14, 28})
         cases.push_back({.batch = side == 7 ? 3 : 1,
                          .channels = side == 28 ? 16 : 18,
@@ -450,7 +451,7 @@ TEST(Ss2dGpuPlan, NeighboursInSharedMemoryAreInDifferentBanks) {
   }
 }
 
-TEST(Ss2dGpuPlan, WalksEvenNumbersOfStatesOfWholePlanesForward) {
+TEST(Ss2dGpuPlan, WalksEvenNumbersOfStatesOfWholePlanes) {
   const Gpu& gpu = find_gpu("h100");
   const auto planned = [&](Pass pass, const auto& change) {
     Ss2dSize size = {.batch = 128,
@@ -465,15 +466,27 @@ TEST(Ss2dGpuPlan, WalksEvenNumbersOfStatesOfWholePlanesForward) {
     change(size);
     return plan(size, pass, gpu);
   };
+  // Either pass if one does; and states are kept then.
   const auto walks = [&](const auto& change) {
-    return planned(Pass::kForward, change).walks_states;
+    const Ss2dGpuPlan ahead = planned(Pass::kForward, change);
+    const Ss2dGpuPlan back = planned(Pass::kBackward, change);
+    EXPECT_EQ(ahead.walks_states, back.walks_states);
+    EXPECT_EQ(back.stores_delta, back.walks_states || back.packed);
+    Ss2dSize size;
+    planned(Pass::kForward, [&](Ss2dSize& changed) { change(changed), size = changed; });
+    EXPECT_EQ(gpu_kept_states(size) > 0, back.walks_states || size.states == 1);
+    size.kept_states = true;
+    for (const Pass pass : {Pass::kForward, Pass::kBackward})
+      EXPECT_EQ(plan(size, pass, gpu).kept, gpu_kept_states(size) > 0);
+    return ahead.walks_states;
   };
   const Ss2dGpuPlan whole = planned(Pass::kForward, [](Ss2dSize&) {});
   EXPECT_TRUE(whole.walks_states);
   EXPECT_EQ(whole.workspace_bytes, 0);
   EXPECT_EQ(whole.block, 32 * kGpuPackedWarps);
   EXPECT_LE(whole.shared_bytes, gpu.shared_per_block);
-  EXPECT_FALSE(planned(Pass::kBackward, [](Ss2dSize&) {}).walks_states);
+  EXPECT_TRUE(walks([](Ss2dSize&) {}));
+  EXPECT_EQ(planned(Pass::kBackward, [](Ss2dSize&) {}).block, 32 * kGpuBackwardWarps);
   EXPECT_TRUE(walks([](Ss2dSize& size) { size.states = 2; }));
   EXPECT_TRUE(walks([](Ss2dSize& size) { size.rank = 48; }));
   for (const auto change :

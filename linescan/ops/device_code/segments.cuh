@@ -14,20 +14,31 @@ struct Affine {
 };
 
 // `all` of a lane becomes that of the lanes up to it, in order, in the group. kBackward: of the lanes from it on, from the
-// last one.
-template <int kWidth, bool kBackward>
-__device__ __forceinline__ void include_lanes(Affine& all, int place) {
-  const auto from = [&](float x, int by) {
+// last one. Of several, the shuffles of a step are under way together.
+template <int kWidth, bool kBackward, int kCount>
+__device__ __forceinline__ void include_lanes(Affine (&all)[kCount], int place) {
+  const auto from = [](float x, int by) {
     return kBackward ? __shfl_down_sync(kAllLanes, x, by, kWidth)
                      : __shfl_up_sync(kAllLanes, x, by, kWidth);
   };
   const int rank = kBackward ? kWidth - 1 - place : place;
 #pragma unroll
   for (int by = 1; by < kWidth; by *= 2) {
-    const Affine other{from(all.factor, by), from(all.offset, by)};
-    fma_if(rank >= by, all.factor, other.offset, all.offset);
-    multiply_if(rank >= by, other.factor, all.factor);
+    Affine others[kCount];
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) others[i] = {from(all[i].factor, by), from(all[i].offset, by)};
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      fma_if(rank >= by, all[i].factor, others[i].offset, all[i].offset);
+      multiply_if(rank >= by, others[i].factor, all[i].factor);
+    }
   }
+}
+template <int kWidth, bool kBackward>
+__device__ __forceinline__ void include_lanes(Affine& all, int place) {
+  Affine one[1] = {all};
+  include_lanes<kWidth, kBackward>(one, place);
+  all = one[0];
 }
 
 // The same; the result is that of the lanes before this one (kBackward: behind it).

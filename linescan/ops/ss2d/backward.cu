@@ -237,8 +237,8 @@ __global__ void __launch_bounds__(32 * kGpuBackwardWarps)
 }
 
 template <typename T>
-bool packs(const BackwardArguments<T>& args) {
-  if constexpr (sizeof(T) == 2) return packs_backward(args);
+bool packs(const BackwardArguments<T>& args, const Ss2dGpuPlan& plan) {
+  if constexpr (sizeof(T) == 2) return packs_backward(args) || packs_states_backward(args, plan);
   return false;
 }
 
@@ -246,13 +246,15 @@ template <typename T>
 void launch_backward(const BackwardArguments<T>& args, const Ss2dGpuPlan& plan, int64_t images,
                      float* weight_sums, GpuStream stream) {
   if constexpr (sizeof(T) == 2) {
-    if (packs(args)) {
-      launch_packed_backward(args, plan, images, stream);
+    if (packs(args, plan)) {
+      args.states == 1 ? launch_packed_backward(args, plan, images, stream)
+                       : launch_packed_states_backward(args, plan, images, stream);
       if (plan.stores_delta) {
         const auto multiply =
             plan.at_once ? multiply_delta_gradient_at_once<T> : multiply_delta_gradient<T>;
         multiply(args, args.delta_gradient, plan.delta_parts, args.gprojection, weight_sums,
                  stream);
+        if (args.states > 1) sum_factors(args, args.delta_gradient, args.gprojection, stream);
       } else {
         sum_records(args, args.packed_record_sums, args.gprojection, stream);
       }
@@ -281,7 +283,7 @@ void backward(const Ss2dProblem& p, const Ss2dGradients& g, const Ss2dGpuPlan& p
     args.gprojection = g.projection.as<T>();
     args.starts = parts.starts;
     if (!plan.shared_carries) args.carries = parts.carries;
-    const bool packed = packs(args);
+    const bool packed = packs(args, plan);
     const bool stored = packed && plan.stores_delta;
     args.parameter_sums = {packed ? parts.parameters : parts.weights,
                            (packed ? plan.block : plan.general_block) / 32, stored ? 0 : args.rank,

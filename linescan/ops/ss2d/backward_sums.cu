@@ -1,6 +1,7 @@
 // ss2d, backward: adds up what the blocks left (gpu_backward_sums.cuh), always in the same order.
 
 #include "linescan/ops/ss2d/gpu_backward_sums.cuh"
+#include "linescan/ops/ss2d/gpu_delta_gradient.cuh"
 
 namespace linescan {
 namespace {
@@ -67,6 +68,35 @@ void sum_groups(const char* what, const Number* sums, int64_t groups, int64_t co
     run.template operator()<kMost>();
   else
     run.template operator()<1>();
+}
+
+// kWords pairs of numbers a thread, of a pixel on one route, which have `blocks` each.
+template <typename T, int kWords>
+__global__ void __launch_bounds__(kThreads)
+    sum_factors_kernel(Ss2dGpuArguments<T> args, DeltaGradient<T> gradient, int64_t blocks,
+                       T* gprojection) {
+  const int k = static_cast<int>(blockIdx.x / blocks);
+  const int64_t of_group = gradient.slots * gradient.pixels * args.states;
+  const int64_t place = ((blockIdx.x - k * blocks) * kThreads + threadIdx.x) * kWords;
+  if (place >= of_group) return;
+  const uint32_t* factors = gradient.factors + k * gradient.groups * of_group + place;
+  float2 sums[kWords] = {};
+#pragma unroll 4
+  for (int group = 0; group < gradient.groups; ++group, factors += of_group) {
+    const auto pack = *reinterpret_cast<const Pack<uint32_t, kWords>*>(factors);
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) {
+      const Two<T> both = {pack.values[i]};
+      sums[i] = make_float2(sums[i].x + both[0], sums[i].y + both[1]);
+    }
+  }
+  const int64_t pixel = place / args.states;
+  const int word = static_cast<int>(place - pixel * args.states);
+  const int64_t row = args.first_image * gradient.pixels + pixel;
+  T* to = gprojection + (row * args.routes + k) * args.record + args.rank + 2 * word;
+#pragma unroll
+  for (int i = 0; i < kWords; ++i)
+    reinterpret_cast<uint32_t*>(to)[i] = pair_from_floats<T>(sums[i].x, sums[i].y);
 }
 
 struct ParameterTargets {
@@ -140,6 +170,17 @@ void sum_records(const Ss2dGpuArguments<T>& args, const RecordSums<Number>& sums
 }
 
 template <typename T>
+void sum_factors(const Ss2dGpuArguments<T>& args, const DeltaGradient<T>& gradient, T* gprojection,
+                 GpuStream stream) {
+  constexpr int kWords = 4;
+  const bool wide = args.states % kWords == 0;
+  const int64_t places = gradient.slots * gradient.pixels * args.states / (wide ? kWords : 1);
+  const int64_t blocks = (places + kThreads - 1) / kThreads;
+  launch("ss2d sum_factors", wide ? sum_factors_kernel<T, kWords> : sum_factors_kernel<T, 1>,
+         {blocks * args.routes, kThreads}, stream, args, gradient, blocks, gprojection);
+}
+
+template <typename T>
 void sum_weights(const Ss2dGpuArguments<T>& args, const float* sums, int64_t parts, T* gdt_weight,
                  GpuStream stream) {
   sum_groups("ss2d sum_weights", sums, parts,
@@ -174,6 +215,10 @@ template void sum_records(const Ss2dGpuArguments<BFloat16>&, const RecordSums<BF
                           GpuStream);
 template void sum_records(const Ss2dGpuArguments<Float16>&, const RecordSums<Float16>&, Float16*,
                           GpuStream);
+template void sum_factors(const Ss2dGpuArguments<Float16>&, const DeltaGradient<Float16>&, Float16*,
+                          GpuStream);
+template void sum_factors(const Ss2dGpuArguments<BFloat16>&, const DeltaGradient<BFloat16>&,
+                          BFloat16*, GpuStream);
 template void sum_weights(const Ss2dGpuArguments<Float16>&, const float*, int64_t, Float16*,
                           GpuStream);
 template void sum_weights(const Ss2dGpuArguments<BFloat16>&, const float*, int64_t, BFloat16*,

@@ -2,7 +2,7 @@
 //
 //   gdts[pixel] = gdelta[pixel] dt_weight        gdt_weight = sum over pixels of gdelta[pixel]^T dts[pixel]
 //
-// for every route, and beside the first the sums of B's and C's gradients over the groups of channels. Ranks
+// for every route, and beside the first, with one state, the sums of B's and C's gradients over the groups of channels. Ranks
 // are far below what libraries' tiles are made for: a block of the first product takes all of it for 64 pixels,
 // of the second for 64 channels and a part of the pixels. Either reads gdelta once; where a block can hold the second
 // product of all channels, delta_products_at_once.cu reads it once for both.

@@ -36,7 +36,14 @@ template <typename T>
 void launch_packed_backward(const BackwardArguments<T>& args, const Ss2dGpuPlan& plan,
                             int64_t images, GpuStream stream);
 
-// packed_lines_backward.cu: the same on planes of several tiles, with gout of type G. `halves`: see packed_halves.
+// packed_states_backward.cu: the same for several states, where the plan has room for them; it fills delta_gradient.
+template <typename T>
+bool packs_states_backward(const BackwardArguments<T>& args, const Ss2dGpuPlan& plan);
+template <typename T>
+void launch_packed_states_backward(const BackwardArguments<T>& args, const Ss2dGpuPlan& plan,
+                                   int64_t images, GpuStream stream);
+
+// packed_lines_backward.cu: as packed_backward.cu on planes of several tiles, with gout of type G. `halves`: see packed_halves.
 template <typename G, typename T>
 void launch_packed_lines(const BackwardArguments<T>& args, int halves, const Ss2dGpuPlan& plan,
                          int64_t images, GpuStream stream);

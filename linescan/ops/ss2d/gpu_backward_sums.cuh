@@ -143,6 +143,8 @@ struct ParameterSums {
           data[i][rank + q] = before[i] + (q == 0 ? sums[0] : q == 1 ? sums[1] : sums[2]);
       }
     }
+    // Of a channel that exists: lanes of one g may take one each.
+    __device__ __forceinline__ float* of_A(int i) const { return data[i] + rank; }
     __device__ __forceinline__ void add_A(int n, const bool (&exists)[2],
                                           const float (&values)[2]) const {
       for (int i = 0; i < 2; ++i) {

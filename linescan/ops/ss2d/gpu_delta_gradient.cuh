@@ -13,17 +13,18 @@ namespace linescan {
 template <typename T>
 struct DeltaGradient {
   T* data;  // [routes, slots, pixels, kGpuChannels * groups]; channels that are not there are zero
-  uint32_t*
-      factors;  // [routes, groups, slots, pixels]: gradients of B and C, sums over a group's channels
+  // [routes, groups, slots, pixels, 2 states]: gradients of B and C, sums over a group's channels; pairs of numbers
+  uint32_t* factors;
   int64_t slots;  // images of the launch
-  int groups, pixels;
+  int groups, pixels, states;
 
   // `memory`: 16-byte aligned.
   DeltaGradient(const Ss2dGpuArguments<T>& args, void* memory, int64_t slots)
       : data(static_cast<T*>(memory)),
         slots(slots),
         groups(args.channel_groups),
-        pixels(args.height * args.width) {
+        pixels(args.height * args.width),
+        states(args.states) {
     factors = reinterpret_cast<uint32_t*>(data + args.routes * slots * pixels * channels());
   }
   DeltaGradient() = default;
@@ -34,12 +35,12 @@ struct DeltaGradient {
     return data + ((k * slots + place.slot) * pixels) * channels() + place.group * kGpuChannels;
   }
   __device__ __forceinline__ uint32_t* factors_of_block(const BlockPlace& place, int k) const {
-    return factors +
-           ((static_cast<int64_t>(k) * groups + place.group) * slots + place.slot) * pixels;
+    return factors + ((static_cast<int64_t>(k) * groups + place.group) * slots + place.slot) *
+                         pixels * states;
   }
 };
 
-// Of the images from args.first_image on: gprojection, and `parts` sums for the gradient of dt_weight,
+// Of the images from args.first_image on: gprojection (with several states, but for B and C), and `parts` sums for the gradient of dt_weight,
 // [parts, routes, channels, rank], which are stored or, of later slices, added to those before.
 template <typename T>
 void multiply_delta_gradient(const Ss2dGpuArguments<T>& args, const DeltaGradient<T>& gradient,
@@ -49,5 +50,9 @@ template <typename T>
 void multiply_delta_gradient_at_once(const Ss2dGpuArguments<T>& args,
                                      const DeltaGradient<T>& gradient, int64_t parts,
                                      T* gprojection, float* weight_sums, GpuStream stream);
+// backward_sums.cu: B and C in gprojection, of several states.
+template <typename T>
+void sum_factors(const Ss2dGpuArguments<T>& args, const DeltaGradient<T>& gradient, T* gprojection,
+                 GpuStream stream);
 
 }  // namespace linescan

@@ -54,14 +54,15 @@ struct TileCopy {
 };
 
 // Of 64 pixels on one route, from pixel 0 of the launch's images on: the gradient of dts from sums over the channels,
-// warp w with pixels 16 w to 16 w + 15; and of B and C, sums over the groups of channels by two threads a pixel.
+// warp w with pixels 16 w to 16 w + 15; and of B and C, with one state, sums over the groups of channels by two threads a
+// pixel.
 template <typename T>
 struct RecordGradients {
   const Ss2dGpuArguments<T>& args;
   T* records;  // of pixel 0
   int64_t pixels, stride;
   const uint32_t* factors;  // gradients of B and C, of group 0
-  int groups, half, own;    // half of the groups; pixel of a tile
+  int groups, half, own;    // none with several states; half of the groups; pixel of a tile
   float to_B = 0, to_C = 0;
 
   __device__ __forceinline__ RecordGradients(const Ss2dGpuArguments<T>& args,
@@ -71,7 +72,7 @@ struct RecordGradients {
         pixels(gradient.slots * gradient.pixels),
         stride(static_cast<int64_t>(args.routes) * args.record),
         factors(gradient.factors + k * gradient.groups * pixels),
-        groups(gradient.groups),
+        groups(gradient.states == 1 ? gradient.groups : 0),
         half(threadIdx.x % 2),
         own(threadIdx.x / 2) {
     records = gprojection + args.first_image * gradient.pixels * stride + k * args.record;
@@ -115,7 +116,7 @@ struct RecordGradients {
     }
     to_B += __shfl_xor_sync(kAllLanes, to_B, 1);
     to_C += __shfl_xor_sync(kAllLanes, to_C, 1);
-    if (half == 0 && first_pixel + own < pixels)
+    if (half == 0 && groups > 0 && first_pixel + own < pixels)
       *reinterpret_cast<uint32_t*>(records + (first_pixel + own) * stride + args.rank) =
           pair_from_floats<T>(to_B, to_C);
     sums.clear();

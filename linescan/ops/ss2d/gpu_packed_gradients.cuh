@@ -7,6 +7,16 @@
 
 namespace linescan {
 
+// Whether the packed kernels can read and write the gradients of a problem whose data is as they want it.
+template <typename T>
+bool packed_gradients(const BackwardArguments<T>& args) {
+  return packed_pairs(args.gx, 2, args.width) &&
+         reinterpret_cast<std::uintptr_t>(args.gprojection) % 4 == 0 &&
+         int64_t{args.width} * args.channel_groups * kGpuChannels < int64_t{1} << 27 &&
+         (args.gout_dtype == kDTypeOf<T> || args.gout_dtype == DType::kFloat32) &&
+         packed_pairs(args.gout, size_of(args.gout_dtype), args.width);
+}
+
 // Rows of ones that pick sums over the block's channels: the first eight of the depth are pairs of channels'
 // numbers for B, the others for C; their sums become rows `row_B` and `row_C`.
 template <typename T>
@@ -95,31 +105,48 @@ struct MultipliedGradients {
   }
 };
 
-// Of other records, and on planes of one tile: stored, B's and C's as sums over the block's channels
-// (gpu_delta_gradient.cuh).
+// Where the gradient of delta of a lane's channels is stored on a route (gpu_delta_gradient.cuh).
+template <typename T>
+struct StoredDelta {
+  PlaneWalk<T> walk;
+  bool inside;  // whether the lane's channels exist: zero where they do not
+  T* at;        // of the segment's first step
+  int step;     // bytes from step to step
+
+  __device__ __forceinline__ StoredDelta(const BackwardArguments<T>& args, const BlockPlace& place,
+                                         const TileRoute& route, int k)
+      : walk(args.delta_gradient.of_block(place, k) + 2 * (static_cast<int>(threadIdx.x) % 32 / 4),
+             args.delta_gradient.channels(), route),
+        inside(place.group * kGpuChannels + 2 * (static_cast<int>(threadIdx.x) % 32 / 4) <
+               args.channels) {}
+  __device__ __forceinline__ void start_walk(const TileRoute& route, const SegmentCursor& here) {
+    at = walk.at(route, here.line, here.part);
+    step = walk.step(route);
+  }
+  __device__ __forceinline__ void store(int t, int valid, const float (&g_delta)[2]) const {
+    const uint32_t deltas = inside ? pair_from_floats<T>(g_delta[0], g_delta[1]) : 0u;
+    if (t < valid) *reinterpret_cast<uint32_t*>(offset_bytes(at, t, step)) = deltas;
+  }
+};
+
+// Of other records, and on planes of one tile: stored, B's and C's as sums over the block's channels.
 template <typename T, int kHalves>
 struct StoredGradients {
   uint32_t one;  // in the first row of B's depth, and in the last eight rows' first of C's
-  PlaneWalk<T> walk;
+  StoredDelta<T> delta;
   PlaneWalk<uint32_t> factor_walk;
-  bool inside;  // whether the lane's channels exist
-  T* at;        // of the segment's first step; bytes from step to step
-  uint32_t* factors_at;
-  int step, factor_step;
+  uint32_t* factors_at;  // of the segment's first step
+  int factor_step;       // bytes from step to step
 
   __device__ __forceinline__ StoredGradients(const BackwardArguments<T>& args,
                                              const BlockPlace& place, const TileRoute& route, int k)
       : one(channel_ones(args, place, 0, kDepth / 2).words[0]),
-        walk(args.delta_gradient.of_block(place, k) + 2 * (static_cast<int>(threadIdx.x) % 32 / 4),
-             args.delta_gradient.channels(), route),
-        factor_walk(args.delta_gradient.factors_of_block(place, k), 1, route),
-        inside(place.group * kGpuChannels + 2 * (static_cast<int>(threadIdx.x) % 32 / 4) <
-               args.channels) {}
+        delta(args, place, route, k),
+        factor_walk(args.delta_gradient.factors_of_block(place, k), 1, route) {}
   __device__ __forceinline__ void start_chunk(const RecordColumns<T, kHalves>&) {}
   __device__ __forceinline__ void start_walk(const TileRoute& route, const SegmentCursor& here) {
-    at = walk.at(route, here.line, here.part);
+    delta.start_walk(route, here);
     factors_at = factor_walk.at(route, here.line, here.part);
-    step = walk.step(route);
     factor_step = factor_walk.step(route);
   }
   __device__ __forceinline__ void take(int j, int valid, const float (&g_delta)[2][2],
@@ -132,9 +159,8 @@ struct StoredGradients {
     for (int i = 0; i < 2; ++i) {
       const int t = 2 * j + i;
       if (t >= kGpuSegmentSteps) continue;
-      const uint32_t deltas = inside ? pair_from_floats<T>(g_delta[i][0], g_delta[i][1]) : 0u;
+      delta.store(t, valid, g_delta[i]);
       const uint32_t both = pair_from_floats<T>(sums[i], sums[2 + i]);
-      if (t < valid) *reinterpret_cast<uint32_t*>(offset_bytes(at, t, step)) = deltas;
       if (t < factors_valid) *offset_bytes(factors_at, t, factor_step) = both;
     }
   }
@@ -246,7 +272,7 @@ __device__ __forceinline__ void walk_back(const BackwardSegment<T, G>& s, float 
   gradients.finish_chunk();
 }
 
-// The sums of a segment become gx, when the last route has added to them.
+// The sums of a segment, read(t) of its steps, become gx when the last route has added to them.
 template <typename T, class Sums>
 __device__ __forceinline__ void write_gx(const BackwardArguments<T>& args, const BlockPlace& place,
                                          const TileRoute& route, const SegmentCursor& here,

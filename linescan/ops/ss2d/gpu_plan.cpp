@@ -19,8 +19,9 @@ constexpr int64_t kWorkspaceGoal = int64_t{32} << 20;
 constexpr int64_t kTiledWorkspaceGoal = int64_t{64} << 20;
 // What comes before the slices of a tiled pass is done for as many images at once as stay below as much.
 
-// Places of planes that are one tile on the largest devices (227 KB of shared memory a block), and rows or columns
+// Of the largest devices: shared memory of a block, and places of planes that are one tile there. Rows or columns
 // of the tiles of larger ones: several blocks a multiprocessor, and lines for all lanes of eight warps.
+constexpr int64_t kMostShared = 227 * 1024;
 constexpr int64_t kLargestPlane = 3560;
 constexpr int64_t kTileSide = 32;
 constexpr int64_t kFewestPlaces = 4;  // of a tile that is worth a block
@@ -93,11 +94,13 @@ int64_t best_warps(int64_t most, const Score& score) {
   return best;
 }
 
-// Warps that keep a multiprocessor busy with the fewest idle ones in a route's last round.
-int64_t choose_warps(int64_t chunks, int64_t blocks_by_memory, int64_t most, int64_t most_chains) {
+// Warps that keep a multiprocessor busy with the fewest idle ones in a route's last round. blocks_by_memory: of so many warps.
+template <class Blocks>
+int64_t choose_warps(int64_t chunks, const Blocks& blocks_by_memory, int64_t most,
+                     int64_t most_chains) {
   return best_warps(std::min(most, chunks), [&](int64_t warps) {
     const int64_t chains = warps > 1 ? most_chains : most;
-    const int64_t blocks = std::min({blocks_by_memory, chains, most / warps});
+    const int64_t blocks = std::min({blocks_by_memory(warps), chains, most / warps});
     const double used = static_cast<double>(chunks) / static_cast<double>(round_up(chunks, warps));
     return static_cast<double>(blocks * warps) * used;
   });
@@ -140,11 +143,21 @@ bool packs(const Ss2dSize& size) {
          size.channels % 2 == 0 && size.record() <= 8 * kGpuMostHalves;
 }
 
-// Whether the kernel for several states takes it, likewise, if one tile is the whole plane.
-bool walks_states(const Ss2dSize& size, Pass pass) {
-  return pass == Pass::kForward && size.states > 1 && size.states % 2 == 0 &&
-         size_of(size.dtype) == 2 && size.channels_last && size.rank % 2 == 0 && size.rank > 0 &&
-         size.channels % 2 == 0 && size.rank <= 8 * kGpuStatesEights;
+// Whether the kernels for several states take it, likewise, if one tile is the whole plane.
+bool may_walk_states(const Ss2dSize& size) {
+  return size.states > 1 && size.states % 2 == 0 && size_of(size.dtype) == 2 &&
+         size.channels_last && size.rank % 2 == 0 && size.rank > 0 && size.channels % 2 == 0 &&
+         size.rank <= 8 * kGpuStatesEights;
+}
+// What their hand-over leaves has to be enough for all of the plane: else, the kernels that need less.
+bool walks_states(const Ss2dSize& size, int64_t shared_bytes) {
+  if (!may_walk_states(size)) return false;
+  const auto beside = [&](Pass pass) {
+    return gpu_states_bytes(size.routes, size.states, gpu_states_warps(pass), pass);
+  };
+  const int64_t places =
+      (shared_bytes - std::max(beside(Pass::kForward), beside(Pass::kBackward))) / kPlaceBytes;
+  return places >= kFewestPlaces && fits_one_tile(size, places);
 }
 
 const char* kernels_of(const Ss2dGpuPlan& plan) {
@@ -163,7 +176,8 @@ int64_t Ss2dGpuWorkspace::general_slice(int64_t images) const {
 }
 
 int64_t gpu_kept_states(const Ss2dSize& size) {
-  return size.states == 1 ? size.batch * kept_tiles(size).table_floats(size) : 0;
+  const bool keeps = size.states == 1 || walks_states(size, kMostShared);
+  return keeps ? size.batch * kept_tiles(size).table_floats(size) : 0;
 }
 
 Ss2dGpuWorkspace gpu_workspace(const Ss2dSize& size, const Ss2dGpuPlan& plan) {
@@ -184,7 +198,7 @@ Ss2dGpuWorkspace gpu_workspace(const Ss2dSize& size, const Ss2dGpuPlan& plan) {
   parts.records = parts.general_records;
   parts.parameters = parts.general_parameters;
   if (plan.stores_delta) {  // half numbers: delta's of a block's channels, and B's and C's
-    parts.records = places * (kGpuChannels / 2 + 1);
+    parts.records = places * (kGpuChannels / 2 + size.states);
     parts.parameters = parts_an_image * rows * (size.states + 2);
     parts.weights = plan.delta_parts * rows * size.rank;
   } else if (packs(size)) {  // half numbers
@@ -219,31 +233,29 @@ Ss2dGpuPlan plan(const Ss2dSize& size, Pass pass, const Gpu& gpu) {
   const auto hand_over = [&](int64_t warps) {
     const int64_t general = gpu_transfer_bytes(warps) + carried;
     if (plan.walks_states)
-      return std::max(general, gpu_states_bytes(size.routes, size.states, warps));
+      return std::max(general, gpu_states_bytes(size.routes, size.states, warps, pass));
     return plan.packed ? std::max(general, gpu_chain_bytes(plan.chunks)) : general;
   };
-  const auto places_left = [&] {
-    return (plan.shared_limit - hand_over(kGpuMaxWarps)) / kPlaceBytes;
+  plan.walks_states = walks_states(size, plan.shared_limit);
+  const auto beside = [&] {  // at most
+    return hand_over(plan.walks_states ? gpu_states_warps(pass) : kGpuMaxWarps);
   };
-  plan.walks_states = walks_states(size, pass);
-  // What the states leave has to be enough for all of the plane: else, the kernels that need less.
-  if (const int64_t left = places_left(); left < kFewestPlaces || !fits_one_tile(size, left))
-    plan.walks_states = false;
+  const auto places_left = [&] { return (plan.shared_limit - beside()) / kPlaceBytes; };
   int64_t places = places_left(), sums = 0;
   do {
     if (places < kFewestPlaces)
       throw_error<Unsupported>("ss2d: a block needs {} bytes of shared memory, {} has {}",
-                               hand_over(kGpuMaxWarps) + kFewestPlaces * kPlaceBytes, gpu.name,
-                               plan.shared_limit);
+                               beside() + kFewestPlaces * kPlaceBytes, gpu.name, plan.shared_limit);
     choose_tiles(plan, size, places);
     count_pieces(plan, size);
     sums = plan.tile_height * gpu_sum_pitch(plan.tile_height, plan.tile_width) * kPlaceBytes;
     places -=
         ceil_div(places, int64_t{16});  // for the next try: more chunks than there is room for
-  } while (sums + hand_over(kGpuMaxWarps) > plan.shared_limit);
-  plan.stores_delta = pass == Pass::kBackward && packs(size) &&
-                      (plan.pieces == 0 || size.record() > kGpuOnChipNumbers);
-  if (size.kept_states && size.states == 1) {
+  } while (sums + beside() > plan.shared_limit);
+  plan.stores_delta = pass == Pass::kBackward &&
+                      (plan.walks_states ||
+                       (packs(size) && (plan.pieces == 0 || size.record() > kGpuOnChipNumbers)));
+  if (size.kept_states && (size.states == 1 || plan.walks_states)) {
     const Ss2dGpuPlan tiles = kept_tiles(size);
     plan.kept = plan.tile_height == tiles.tile_height && plan.tile_width == tiles.tile_width;
   }
@@ -254,13 +266,14 @@ Ss2dGpuPlan plan(const Ss2dSize& size, Pass pass, const Gpu& gpu) {
   const bool lines = plan.pieces > 0 && (pass == Pass::kForward ? plan.packed : packs(size));
   const bool backward = pass == Pass::kBackward;
   const bool chains = plan.walks_states || (!lines && (backward ? packs(size) : plan.packed));
-  const int64_t most = chains     ? kGpuPackedWarps
-                       : backward ? kGpuBackwardWarps
-                       : lines    ? kGpuLineWarps
-                                  : kGpuMaxWarps;
+  const int64_t most = plan.walks_states ? gpu_states_warps(pass)
+                       : chains          ? kGpuPackedWarps
+                       : backward        ? kGpuBackwardWarps
+                       : lines           ? kGpuLineWarps
+                                         : kGpuMaxWarps;
   const int64_t most_chains = chains && !plan.walks_states ? kGpuChains : most;
-  const int64_t blocks_by_memory = blocks_of(sums + hand_over(1));
-  int64_t warps = lines ? choose_line_warps(plan, blocks_by_memory, most)
+  const auto blocks_by_memory = [&](int64_t warps) { return blocks_of(sums + hand_over(warps)); };
+  int64_t warps = lines ? choose_line_warps(plan, blocks_by_memory(1), most)
                         : choose_warps(plan.chunks, blocks_by_memory, most, most_chains);
   plan.sums_chunks = plan.pieces == 0 && size.routes == 1 && packs(size) && warps > 1 &&
                      size.record() <= kGpuChunkNumbers;

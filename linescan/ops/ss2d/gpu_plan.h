@@ -77,8 +77,8 @@ struct Ss2dGpuPlan {
   int64_t chunks = 0;   // of a route in a tile
   int64_t pieces = 0;   // lines cut by tile borders, of the route that has most; 0 with one tile
   bool packed = false;  // half data and one state: packed kernels, if strides and sizes are even
-  // Forward, one tile, half data, an even number of states, even sizes, channels-last: a block meets all states of a chunk before the
-  // next one (packed_states_forward.cu), if addresses are even and no route starts anew.
+  // One tile, half data, an even number of states, even sizes, channels-last: a block meets all states of a chunk before the
+  // next one (packed_states_forward.cu, packed_states_backward.cu), if addresses are even and no route starts anew.
   bool walks_states = false;
   // Packed, forward, small planes of one tile: a lane walks an image (packed_images_forward.cu).
   bool walks_images = false;
@@ -131,11 +131,16 @@ constexpr int64_t gpu_transfer_bytes(int64_t warps) {
   return kGpuChannels * 2 * warps * 2 * static_cast<int64_t>(sizeof(float));
 }
 inline constexpr int64_t kGpuCarryFloats = kGpuChannels * 2;  // for each state
-// Where several states are walked: their rates on all routes, and for each warp and pair of states a place and a signal.
-constexpr int64_t gpu_states_bytes(int64_t routes, int64_t states, int64_t warps) {
+// Where several states are walked, one a time or two: warps of a multiprocessor, and shared memory for the rates of all routes and
+// for each warp and state, a place, a signal and, backward, the gradient of the rate.
+constexpr int gpu_states_warps(Pass pass) {
+  return pass == Pass::kForward ? kGpuPackedWarps : kGpuBackwardWarps;
+}
+constexpr int64_t gpu_states_bytes(int64_t routes, int64_t states, int64_t warps, Pass pass) {
   const int64_t of_state = kGpuChannels * static_cast<int64_t>(sizeof(float));
+  const int64_t place = of_state + static_cast<int64_t>(sizeof(uint64_t));
   return routes * states * of_state +
-         warps * (states * of_state + states / 2 * static_cast<int64_t>(sizeof(uint64_t)));
+         warps * states * (place + (pass == Pass::kBackward ? of_state : 0));
 }
 // The packed kernels': a state for each chunk, see StateChain in gpu_packed.cuh.
 constexpr int64_t gpu_chain_bytes(int64_t chunks) {
@@ -168,7 +173,7 @@ struct Ss2dGpuWorkspace {
 };
 
 // How many numbers Ss2dProblem::states holds: the states of StateTable, of the whole batch, a function of sizes
-// alone, so that shapes do not depend on the device. 0 with several states, where keeping them does not pay. A device
+// alone, so that shapes do not depend on the device. 0 with several states where selective_scan takes over. A device
 // that needs smaller tiles leaves them unused.
 int64_t gpu_kept_states(const Ss2dSize& size);
 

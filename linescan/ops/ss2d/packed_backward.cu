@@ -184,11 +184,7 @@ void launch_halves(const BackwardArguments<T>& args, int halves, const Ss2dGpuPl
 
 template <typename T>
 bool packs_backward(const BackwardArguments<T>& args) {
-  return packed_halves(args) > 0 && packed_pairs(args.gx, 2, args.width) &&
-         reinterpret_cast<std::uintptr_t>(args.gprojection) % 4 == 0 &&
-         int64_t{args.width} * args.channel_groups * kGpuChannels < int64_t{1} << 27 &&
-         (args.gout_dtype == kDTypeOf<T> || args.gout_dtype == DType::kFloat32) &&
-         packed_pairs(args.gout, size_of(args.gout_dtype), args.width);
+  return packed_halves(args) > 0 && packed_gradients(args);
 }
 
 template <typename T>

@@ -17,6 +17,7 @@
 #include "linescan/ops/device_code/segments.cuh"
 #include "linescan/ops/ss2d/gpu_packed_results.cuh"
 #include "linescan/ops/ss2d/gpu_packed_states.cuh"
+#include "linescan/ops/ss2d/gpu_states.cuh"
 #include "linescan/ops/ss2d/gpu_sums.cuh"
 
 namespace linescan {
@@ -35,7 +36,9 @@ __global__ void __launch_bounds__(32 * kGpuPackedWarps)
   memory.begin(args, place);
   StateLinks<kSolo> links(memory, warp, warps);
   const int first_channel = lane_channel(args, place);
-  const bool wanted = place.group * kGpuChannels + 2 * g < args.channels;
+  const bool wanted = args.out.data && place.group * kGpuChannels + 2 * g < args.channels;
+  const StateTable table(args);
+  const bool keeps = args.starts && q < 2;  // one state of a pair
   __syncthreads();
 
   int chunk = warp;  // of the route; behind its end, of the next one
@@ -44,8 +47,7 @@ __global__ void __launch_bounds__(32 * kGpuPackedWarps)
     const PlaneWalk<const T> x_walk(args.x.data + place.image * args.x.batch + first_channel,
                                     args.x.pixel, route);
     const RecordWalk<T, kEights, kWhole> dts_walk(args, place, route, k);
-    const RecordWalk<T, 1, kWhole> B_walk(args, place, route, k, args.rank),
-        C_walk(args, place, route, k, args.rank + args.states);
+    const RecordWalk<T, 1, kWhole> B_walk(args, place, route, k, args.rank);
     const SumWalk sum_walk(sums, place, route);
     const ResultWalk<T> result_walk(args, place, route);
     const PackedWeights<T, kEights> weights(args, place, k);
@@ -67,7 +69,7 @@ __global__ void __launch_bounds__(32 * kGpuPackedWarps)
       Two<T> x[kGpuSegmentSteps];
       load_steps<kWhole>(x, x_walk, route, here);
       StateFactors<T> factors;
-      factors.load(args, B_walk, C_walk, route, column, 0);
+      factors.load(args, B_walk, route, column, 0);
 
       float dt[2 * kGpuProducts][2];
       weights.multiply(records, dt);
@@ -86,16 +88,17 @@ __global__ void __launch_bounds__(32 * kGpuPackedWarps)
         }
       }
 
+      float2* const kept = table.at(k, chunk, q, g);
 #pragma unroll 1
-      for (int pair = 0; pair < memory.pairs; ++pair) {
-        if (pair > 0 && pair % 4 == 0) factors.load(args, B_walk, C_walk, route, column, pair / 4);
+      for (int pair = 0; pair < args.states / 2; ++pair) {
+        if (pair > 0 && pair % 4 == 0) factors.load(args, B_walk, route, column, 2 * pair);
         // Of two states and channels: what steps do, and what the segments up to this one do to what enters the chunk.
         float a[2][kGpuSegmentSteps][2], b[2][kGpuSegmentSteps][2], C[2][2 * kGpuProducts];
         Affine up_to[2][2];
+        float B[2][2 * kGpuProducts];
+        factors.multiply(pair % 4, q, B, C);
 #pragma unroll
         for (int s = 0; s < 2; ++s) {
-          float B[2 * kGpuProducts];
-          factors.multiply(pair % 4 * 2 + s, B, C[s]);
           const float2 rates_of_state = rates[(2 * pair + s) * (kGpuChannels / 2)];
           const float rate[2] = {rates_of_state.x, rates_of_state.y};
 #pragma unroll
@@ -103,7 +106,7 @@ __global__ void __launch_bounds__(32 * kGpuPackedWarps)
 #pragma unroll
             for (int t = 0; t < kGpuSegmentSteps; ++t) {
               a[s][t][i] = exp2_approx(dt[t][i] * rate[i]);
-              b[s][t][i] = in[t][i] * B[t];
+              b[s][t][i] = in[t][i] * B[s][t];
             }
             Affine& all = up_to[s][i];
             all = {exp2_approx(steps[i] * rate[i]), b[s][0][i]};
@@ -117,6 +120,11 @@ __global__ void __launch_bounds__(32 * kGpuPackedWarps)
         const bool begins = chunk == 0;
         const float entered[2][2] = {{begins ? 0 : taken.x, begins ? 0 : taken.y},
                                      {begins ? 0 : taken.z, begins ? 0 : taken.w}};
+        if (keeps) {
+          const float first = q == 0 ? entered[0][0] : entered[1][0];
+          const float second = q == 0 ? entered[0][1] : entered[1][1];
+          kept[pair * kGpuChannels] = make_float2(kLn2 * first, kLn2 * second);
+        }
         float h[2][2];
 #pragma unroll
         for (int s = 0; s < 2; ++s)

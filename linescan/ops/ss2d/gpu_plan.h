@@ -21,7 +21,7 @@ inline constexpr int kGpuSegmentSteps = 7;  // odd: lanes then meet different ba
 inline constexpr int kGpuChunk = kGpuSegments * kGpuSegmentSteps;
 // Warps of a multiprocessor:
 inline constexpr int kGpuMaxWarps = 16;      // general, forward: 128 registers a thread
-inline constexpr int kGpuBackwardWarps = 8;  // general, backward, and lines: 255 registers
+inline constexpr int kGpuBackwardWarps = 8;  // backward, general, lines or pairs of states: 255
 inline constexpr int kGpuPackedWarps = 12;   // packed, on one tile: 168 registers
 inline constexpr int kGpuLineWarps = 16;     // packed, lines, forward
 // Where a lane walks an image (packed_images_forward.cu): blocks of a multiprocessor, warps of a block, and how far apart the images
@@ -131,7 +131,7 @@ constexpr int64_t gpu_transfer_bytes(int64_t warps) {
   return kGpuChannels * 2 * warps * 2 * static_cast<int64_t>(sizeof(float));
 }
 inline constexpr int64_t kGpuCarryFloats = kGpuChannels * 2;  // for each state
-// Where several states are walked, one a time or two: warps of a multiprocessor, and shared memory for the rates of all routes and
+// Where several states are walked, pair by pair: warps of a multiprocessor, and shared memory for the rates of all routes and
 // for each warp and state, a place, a signal and, backward, the gradient of the rate.
 constexpr int gpu_states_warps(Pass pass) {
   return pass == Pass::kForward ? kGpuPackedWarps : kGpuBackwardWarps;

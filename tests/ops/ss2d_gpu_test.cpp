@@ -509,6 +509,25 @@ TEST(Ss2dGpuPlan, WalksEvenNumbersOfStatesOfWholePlanes) {
       };
       EXPECT_NO_THROW(planned(Pass::kForward, small)) << states << ' ' << routes;
     }
+  // What is walked is one tile, also where the general kernels, which stand in for odd addresses, need more beside it.
+  for (const char* device : {"rtx3090", "a100", "h100"})
+    for (const int64_t states : {2, 4, 16})
+      for (const int64_t routes : {1, 4})
+        for (int64_t height = 20; height <= 64; ++height)
+          for (int64_t width = 20; width <= 64; ++width) {
+            const Ss2dSize size = {.channels = 96,
+                                   .height = height,
+                                   .width = width,
+                                   .states = states,
+                                   .rank = 6,
+                                   .routes = routes,
+                                   .dtype = DType::kBFloat16};
+            for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
+              const Ss2dGpuPlan made = plan(size, pass, find_gpu(device));
+              EXPECT_FALSE(made.walks_states && made.pieces > 0)
+                  << device << ' ' << states << ' ' << routes << ' ' << height << ' ' << width;
+            }
+          }
 }
 
 TEST(Ss2dGpuPlan, WalksImagesOfSmallPlanesWhereTheyFillTheDevice) {

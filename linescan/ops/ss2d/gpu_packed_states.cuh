@@ -1,6 +1,8 @@
-// What the packed kernels for several states have of their own: B and C of a state, and what goes from chunk to
-// chunk.
+// What the packed kernels for several states have of their own: B and C of a pair of states, what goes from chunk to chunk, and
+// which problems are theirs.
 #pragma once
+
+#include <algorithm>
 
 #include "linescan/ops/ss2d/gpu_packed.cuh"
 
@@ -18,16 +20,16 @@ struct StateMemory {
   static constexpr int kPlace = kPairs + 1;  // the ninth has the signal
   float2* rates;  // [routes, states, 8]: -exp(A_log) of channels 2g and 2g + 1
   float4* links;  // [warps, pairs of states, kPlace]
-  int count;      // pairs of states
+  int pairs;      // of states
 
   template <typename T>
   __device__ __forceinline__ StateMemory(float* memory, const Ss2dGpuArguments<T>& args)
       : rates(keep_shared(reinterpret_cast<float2*>(memory))),
         links(reinterpret_cast<float4*>(rates + args.routes * args.states * kPairs)),
-        count(args.states / 2) {}
+        pairs(args.states / 2) {}
   // What is behind the links.
   __device__ __forceinline__ float* behind(int warps) const {
-    return reinterpret_cast<float*>(links + warps * count * kPlace);
+    return reinterpret_cast<float*>(links + warps * pairs * kPlace);
   }
   // By the whole block, which meets before anything is read.
   template <typename T>
@@ -40,7 +42,7 @@ struct StateMemory {
       const int64_t at = (static_cast<int64_t>(k) * args.channels + channel) * args.states + n;
       table[i] = -exp2_approx(kLog2e * args.A_log[at]);
     }
-    for (int i = threadIdx.x; i < threads / 32 * count; i += threads)
+    for (int i = threadIdx.x; i < threads / 32 * pairs; i += threads)
       begin_signal(reinterpret_cast<uint64_t*>(links + i * kPlace + kPairs));
   }
 };
@@ -57,8 +59,8 @@ struct StateLinks {
   __device__ __forceinline__ StateLinks(const StateMemory& memory, int warp, int warps)
       : turn(warp == 0 ? -1 : 0) {
     const int from = (warp == 0 ? warps : warp) - 1;
-    own = keep_shared(memory.links + warp * memory.count * kPlace + g());
-    before = keep_shared(memory.links + from * memory.count * kPlace + g());
+    own = keep_shared(memory.links + warp * memory.pairs * kPlace + g());
+    before = keep_shared(memory.links + from * memory.pairs * kPlace + g());
   }
   __device__ __forceinline__ static int g() { return static_cast<int>(threadIdx.x) % 32 / 4; }
 
@@ -82,7 +84,7 @@ struct StateLinks {
   __device__ __forceinline__ void next_chunk() { ++turn; }
 };
 
-// B and C of eight states at the lane's columns of a chunk's records, and of one of them at its own steps.
+// B and C of eight states at the lane's columns of a chunk's records, and of a pair of them at its own steps.
 template <typename T>
 struct StateFactors {
   RecordColumns<T, 1> B, C;
@@ -122,5 +124,27 @@ struct StateFactors {
     for (int i = 0; i < 4; ++i) own[i / 2][2 * j + i % 2] = both[i];
   }
 };
+
+// Whether these kernels can read the data of a problem that the plan gives them: restarting lines are not theirs.
+template <typename T>
+bool packed_states_data(const Ss2dGpuArguments<T>& args, const Ss2dGpuPlan& plan) {
+  return plan.walks_states && packed_data(args) &&
+         std::none_of(args.codes, args.codes + args.routes,
+                      [](unsigned char code) { return code & kRestart; });
+}
+
+// Calls function.operator()<kEights, kWhole, kSolo>() for a problem and its plan.
+template <typename T, class Function>
+void dispatch_states(const Ss2dGpuArguments<T>& args, const Ss2dGpuPlan& plan,
+                     const Function& function) {
+  dispatch_halves<kGpuStatesEights>((args.rank + 7) / 8, [&]<int kEights>() {
+    const auto of_lines = [&]<bool kWhole>() {
+      plan.block == 32 ? function.template operator()<kEights, kWhole, true>()
+                       : function.template operator()<kEights, kWhole, false>();
+    };
+    whole_lines(args) ? of_lines.template operator()<true>()
+                      : of_lines.template operator()<false>();
+  });
+}
 
 }  // namespace linescan

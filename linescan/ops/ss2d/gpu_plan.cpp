@@ -149,11 +149,23 @@ bool may_walk_states(const Ss2dSize& size) {
          size.channels_last && size.rank % 2 == 0 && size.rank > 0 && size.channels % 2 == 0 &&
          size.rank <= 8 * kGpuStatesEights;
 }
-// What their hand-over leaves has to be enough for all of the plane: else, the kernels that need less.
+
+// What goes from round to round in the general kernels, if there is room for it in shared memory: many states leave it to the
+// sums.
+int64_t shared_carries(const Ss2dSize& size, int64_t shared_bytes) {
+  const int64_t carries = kGpuCarryFloats * size.states * static_cast<int64_t>(sizeof(float));
+  return carries <= shared_bytes / 8 ? carries : 0;
+}
+// Shared memory beside the sums of so many warps that walk states, or of the general kernels in their place.
+int64_t beside_states(const Ss2dSize& size, Pass pass, int64_t warps, int64_t shared_bytes) {
+  return std::max(gpu_transfer_bytes(warps) + shared_carries(size, shared_bytes),
+                  gpu_states_bytes(size.routes, size.states, warps, pass));
+}
+// What that leaves has to be enough for all of the plane in either pass: else, the kernels that need less.
 bool walks_states(const Ss2dSize& size, int64_t shared_bytes) {
   if (!may_walk_states(size)) return false;
   const auto beside = [&](Pass pass) {
-    return gpu_states_bytes(size.routes, size.states, gpu_states_warps(pass), pass);
+    return beside_states(size, pass, gpu_states_warps(pass), shared_bytes);
   };
   const int64_t places =
       (shared_bytes - std::max(beside(Pass::kForward), beside(Pass::kBackward))) / kPlaceBytes;
@@ -224,16 +236,13 @@ Ss2dGpuPlan plan(const Ss2dSize& size, Pass pass, const Gpu& gpu) {
   plan.shared_limit = gpu.shared_per_block;
   plan.channel_groups = ceil_div(size.channels, kGpuChannels);
 
-  // Many states leave the room to the sums.
-  const int64_t carries = kGpuCarryFloats * size.states * static_cast<int64_t>(sizeof(float));
-  plan.shared_carries = carries <= plan.shared_limit / 8;
-  const int64_t carried = plan.shared_carries ? carries : 0;
+  const int64_t carried = shared_carries(size, plan.shared_limit);
+  plan.shared_carries = carried > 0;
   plan.packed = size.states == 1 && size_of(size.dtype) == 2;
   // Beside the sums, for either kind of kernels.
   const auto hand_over = [&](int64_t warps) {
+    if (plan.walks_states) return beside_states(size, pass, warps, plan.shared_limit);
     const int64_t general = gpu_transfer_bytes(warps) + carried;
-    if (plan.walks_states)
-      return std::max(general, gpu_states_bytes(size.routes, size.states, warps, pass));
     return plan.packed ? std::max(general, gpu_chain_bytes(plan.chunks)) : general;
   };
   plan.walks_states = walks_states(size, plan.shared_limit);

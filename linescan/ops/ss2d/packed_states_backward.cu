@@ -16,8 +16,6 @@
 //            tensor cores. No atomics.
 // Reference: reference.cpp beside this file. Chosen by launch_backward in backward.cu.
 
-#include <algorithm>
-
 #include "linescan/ops/device_code/segments.cuh"
 #include "linescan/ops/ss2d/gpu_packed_gradients.cuh"
 #include "linescan/ops/ss2d/gpu_packed_states.cuh"
@@ -88,8 +86,8 @@ struct RateGradients {
   int pairs;
 
   __device__ __forceinline__ RateGradients(const StateMemory& memory, int warp, int warps, int lane)
-      : own(keep_shared(memory.behind(warps) + warp * memory.count * 32 + lane)),
-        pairs(memory.count) {}
+      : own(keep_shared(memory.behind(warps) + warp * memory.pairs * 32 + lane)),
+        pairs(memory.pairs) {}
   __device__ __forceinline__ void clear() const {
     for (int pair = 0; pair < pairs; ++pair) own[32 * pair] = 0;
   }
@@ -355,33 +353,22 @@ __global__ void __launch_bounds__(32 * kGpuBackwardWarps)
   }
 }
 
-template <typename T, bool kWhole>
-void launch_eights(const BackwardArguments<T>& args, const Ss2dGpuPlan& plan, int64_t images,
-                   GpuStream stream) {
-  const LaunchShape shape = {plan.blocks_an_image() * images, static_cast<int>(plan.block),
-                             plan.shared_bytes};
-  dispatch_halves<kGpuStatesEights>((args.rank + 7) / 8, [&]<int kEights>() {
-    launch("ss2d packed_states_backward",
-           plan.block == 32 ? packed_states_backward_kernel<T, kEights, kWhole, true>
-                            : packed_states_backward_kernel<T, kEights, kWhole, false>,
-           shape, stream, args);
-  });
-}
-
 }  // namespace
 
 template <typename T>
 bool packs_states_backward(const BackwardArguments<T>& args, const Ss2dGpuPlan& plan) {
-  return plan.walks_states && packed_data(args) && packed_gradients(args) &&
-         std::none_of(args.codes, args.codes + args.routes,
-                      [](unsigned char code) { return code & kRestart; });
+  return packed_states_data(args, plan) && packed_gradients(args);
 }
 
 template <typename T>
 void launch_packed_states_backward(const BackwardArguments<T>& args, const Ss2dGpuPlan& plan,
                                    int64_t images, GpuStream stream) {
-  whole_lines(args) ? launch_eights<T, true>(args, plan, images, stream)
-                    : launch_eights<T, false>(args, plan, images, stream);
+  const LaunchShape shape = {plan.blocks_an_image() * images, static_cast<int>(plan.block),
+                             plan.shared_bytes};
+  dispatch_states(args, plan, [&]<int kEights, bool kWhole, bool kSolo>() {
+    launch("ss2d packed_states_backward", packed_states_backward_kernel<T, kEights, kWhole, kSolo>,
+           shape, stream, args);
+  });
 }
 
 template bool packs_states_backward(const BackwardArguments<Float16>&, const Ss2dGpuPlan&);

@@ -12,8 +12,6 @@
 // Numerics:  state and sums in float; delta's products are exact; dt2 has an absolute error of 1e-7.
 // Reference: reference.cpp beside this file. Chosen by launch_forward in forward.cu.
 
-#include <algorithm>
-
 #include "linescan/ops/device_code/segments.cuh"
 #include "linescan/ops/ss2d/gpu_packed_results.cuh"
 #include "linescan/ops/ss2d/gpu_packed_states.cuh"
@@ -90,7 +88,7 @@ __global__ void __launch_bounds__(32 * kGpuPackedWarps)
 
       float2* const kept = table.at(k, chunk, q, g);
 #pragma unroll 1
-      for (int pair = 0; pair < args.states / 2; ++pair) {
+      for (int pair = 0; pair < memory.pairs; ++pair) {
         if (pair > 0 && pair % 4 == 0) factors.load(args, B_walk, route, column, 2 * pair);
         // Of two states and channels: what steps do, and what the segments up to this one do to what enters the chunk.
         float a[2][kGpuSegmentSteps][2], b[2][kGpuSegmentSteps][2], C[2][2 * kGpuProducts];
@@ -171,29 +169,18 @@ __global__ void __launch_bounds__(32 * kGpuPackedWarps)
   }
 }
 
-template <typename T, bool kWhole>
-void launch_eights(const ForwardArguments<T>& args, const Ss2dGpuPlan& plan, int64_t images,
-                   GpuStream stream) {
-  const LaunchShape shape = {plan.blocks_an_image() * images, static_cast<int>(plan.block),
-                             plan.shared_bytes};
-  dispatch_halves<kGpuStatesEights>((args.rank + 7) / 8, [&]<int kEights>() {
-    launch("ss2d packed_states_forward",
-           plan.block == 32 ? packed_states_forward_kernel<T, kEights, kWhole, true>
-                            : packed_states_forward_kernel<T, kEights, kWhole, false>,
-           shape, stream, args);
-  });
-}
-
 }  // namespace
 
 template <typename T>
 bool launch_packed_states(const ForwardArguments<T>& args, const Ss2dGpuPlan& plan, int64_t images,
                           GpuStream stream) {
-  const bool anew = std::any_of(args.codes, args.codes + args.routes,
-                                [](unsigned char code) { return code & kRestart; });
-  if (!plan.walks_states || anew || !packed_data(args) || !packed_result(args)) return false;
-  whole_lines(args) ? launch_eights<T, true>(args, plan, images, stream)
-                    : launch_eights<T, false>(args, plan, images, stream);
+  if (!packed_states_data(args, plan) || !packed_result(args)) return false;
+  const LaunchShape shape = {plan.blocks_an_image() * images, static_cast<int>(plan.block),
+                             plan.shared_bytes};
+  dispatch_states(args, plan, [&]<int kEights, bool kWhole, bool kSolo>() {
+    launch("ss2d packed_states_forward", packed_states_forward_kernel<T, kEights, kWhole, kSolo>,
+           shape, stream, args);
+  });
   return true;
 }
 

@@ -40,7 +40,8 @@ __device__ __forceinline__ void start_sums_with_gout(const BackwardArguments<T>&
   }
 }
 
-template <typename T>
+// kSteps: of a segment.
+template <typename T, int kSteps>
 __global__ void __launch_bounds__(32 * kGpuBackwardWarps)
     backward_kernel(BackwardArguments<T> args) {
   const BlockPlace place(args);
@@ -62,8 +63,8 @@ __global__ void __launch_bounds__(32 * kGpuBackwardWarps)
   start_sums_with_gout(args, place, sums, [&](int c) { return skip_of_routes(args, c); });
 
   for (int k = 0; k < args.routes; ++k) {
-    const TileRoute route(args, place, args.codes[k]);
-    const LaneRoute<T> lane(args, place, route, k);
+    const SegmentedRoute<kSteps> route(args, place, args.codes[k]);
+    const LaneRoute<T, kSteps> lane(args, place, route, k);
     const RouteWeights<T> weights(place, k);
     const PieceStates<T> entrance(args, args.entering, place, route, k, channel);
     const bool segments_known = args.keeps_segments();
@@ -90,12 +91,12 @@ __global__ void __launch_bounds__(32 * kGpuBackwardWarps)
     const int rounds = (chunks + warps - 1) / warps;
     int chunk = (rounds - 1) * warps + warp;
     for (int round = 0; round < rounds; ++round, chunk -= warps) {
-      ChunkInput<T> input;
+      ChunkInput<T, kSteps> input;
       lane.load(input, chunk);
-      const Segment segment = input.segment;
-      float gy[kGpuSegmentSteps][2];
+      const Segment<kSteps> segment = input.segment;
+      float gy[kSteps][2];
 #pragma unroll
-      for (int t = 0; t < kGpuSegmentSteps; ++t) {
+      for (int t = 0; t < kSteps; ++t) {
         const bool inside = t < segment.valid;
         const int64_t at =
             (segment.first_pixel(route) + segment.clamp(t) * route.pixel_step) * args.gout.pixel;
@@ -130,14 +131,14 @@ __global__ void __launch_bounds__(32 * kGpuBackwardWarps)
         }
       };
       StepValues g_delta = {};
-      float gx[kGpuSegmentSteps][2] = {};
+      float gx[kSteps][2] = {};
       for (int n = 0; n < states; ++n) {
         float A[2];
         for (int i = 0; i < 2; ++i) A[i] = decay_rate(n, i);
         float B[2 * kGpuProducts], C[2 * kGpuProducts];
         read_factors(lane, segment, n, B, C);
-        float a[kGpuSegmentSteps][2], b[kGpuSegmentSteps][2];
-        float h[kGpuSegmentSteps + 1][2];  // h[t] enters step t
+        float a[kSteps][2], b[kSteps][2];
+        float h[kSteps + 1][2];  // h[t] enters step t
 
         // Forward again: the states of the segment.
         const bool anew =
@@ -154,7 +155,7 @@ __global__ void __launch_bounds__(32 * kGpuBackwardWarps)
                                                  : 0.0f;
           Affine own = {anew ? 0.0f : 1.0f, new_state};
 #pragma unroll
-          for (int t = 0; t < kGpuSegmentSteps; ++t) {
+          for (int t = 0; t < kSteps; ++t) {
             a[t][i] = exp2_approx(dt[t][i] * (kLog2e * A[i]));
             b[t][i] = dt[t][i] * to_float(input.x[t][i]) * B[t];
             own = {a[t][i] * own.factor, fmaf(a[t][i], own.offset, b[t][i])};
@@ -163,7 +164,7 @@ __global__ void __launch_bounds__(32 * kGpuBackwardWarps)
           const float enters = pass_lanes<kGpuSegments, false>(own, q, entered, leaves);
           h[0][i] = anew ? new_state : enters;
 #pragma unroll
-          for (int t = 0; t < kGpuSegmentSteps; ++t) h[t + 1][i] = fmaf(a[t][i], h[t][i], b[t][i]);
+          for (int t = 0; t < kSteps; ++t) h[t + 1][i] = fmaf(a[t][i], h[t][i], b[t][i]);
         }
 
         // Back: a line that ends the sequence knows what comes back from behind it.
@@ -175,7 +176,7 @@ __global__ void __launch_bounds__(32 * kGpuBackwardWarps)
           if (ends) own[i] = {0, ending.state(segment.line, n, i)};
           behind[i] = own[i];
 #pragma unroll
-          for (int t = kGpuSegmentSteps - 1; t >= 0; --t)
+          for (int t = kSteps - 1; t >= 0; --t)
             own[i] = {a[t][i] * own[i].factor, a[t][i] * fmaf(C[t], gy[t][i], own[i].offset)};
           const Affine later = scan_lanes<kGpuSegments, true>(own[i], q);
           if (!ends) behind[i] = later;
@@ -202,15 +203,14 @@ __global__ void __launch_bounds__(32 * kGpuBackwardWarps)
         };
         StepValues to_B = {}, to_C = {};
 #pragma unroll
-        for (int t = kGpuSegmentSteps - 1; t >= 0; --t)
-          step_back(t, gx[t], g_delta[t], to_B[t], to_C[t]);
+        for (int t = kSteps - 1; t >= 0; --t) step_back(t, gx[t], g_delta[t], to_B[t], to_C[t]);
         sum_place.add_A(n, exists, sum_A);
         store_factors(record_sums, segment, args.rank + n, args.rank + states + n, exists, to_B,
                       to_C);
       }
 
 #pragma unroll
-      for (int t = 0; t < kGpuSegmentSteps; ++t) {
+      for (int t = 0; t < kSteps; ++t) {
         finish_delta(t, g_delta[t]);
         add(t, gx[t]);
       }
@@ -261,7 +261,9 @@ void launch_backward(const BackwardArguments<T>& args, const Ss2dGpuPlan& plan, 
       return;
     }
   }
-  launch("ss2d backward", backward_kernel<T>,
+  const auto kernel =
+      args.pieces > 0 ? backward_kernel<T, kGpuLineSteps> : backward_kernel<T, kGpuSegmentSteps>;
+  launch("ss2d backward", kernel,
          {plan.blocks_an_image() * images, static_cast<int>(plan.general_block),
           plan.general_shared_bytes},
          stream, args);

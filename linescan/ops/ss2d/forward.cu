@@ -26,8 +26,8 @@ __device__ __forceinline__ float step_size(float delta) {
   return softplus_short(delta);
 }
 
-// kSingle: one state, which needs no sums over states in registers.
-template <typename T, bool kSingle>
+// kSingle: one state, which needs no sums over states in registers. kSteps: of a segment.
+template <typename T, bool kSingle, int kSteps>
 __global__ void __launch_bounds__(32 * kGpuMaxWarps) forward_kernel(ForwardArguments<T> args) {
   const BlockPlace place(args);
   const int warps = blockDim.x / 32, warp = threadIdx.x / 32;
@@ -43,8 +43,8 @@ __global__ void __launch_bounds__(32 * kGpuMaxWarps) forward_kernel(ForwardArgum
   start_sums(args.x, args.width, args.channels, place, sums,
              [&](int c) { return skip_of_routes(args, c); });
   for (int k = 0; k < args.routes; ++k) {
-    const TileRoute route(args, place, args.codes[k]);
-    const LaneRoute<T> lane(args, place, route, k);
+    const SegmentedRoute<kSteps> route(args, place, args.codes[k]);
+    const LaneRoute<T, kSteps> lane(args, place, route, k);
     const RouteWeights<T> weights(place, k);
     const PieceStates<T> entrance(args, args.entering, place, route, k, channel);
     const auto decay_rate = [&](int n, int i) {
@@ -64,18 +64,18 @@ __global__ void __launch_bounds__(32 * kGpuMaxWarps) forward_kernel(ForwardArgum
     keep(chunks);
     int chunk = warp, round = 0;
     for (int left = (chunks + warps - 1) / warps; left > 0; --left, ++round, chunk += warps) {
-      ChunkInput<T> input;
+      ChunkInput<T, kSteps> input;
       lane.load(input, chunk);
-      const Segment segment = input.segment;
+      const Segment<kSteps> segment = input.segment;
 
       float dt[2 * kGpuProducts][2];
       weights.multiply(lane, chunk, bias, [&](int t, float d0, float d1) {
         dt[t][0] = step_size<T>(d0);
         dt[t][1] = step_size<T>(d1);
       });
-      if (segment.valid < kGpuSegmentSteps) {  // steps of size zero leave the state as it is
+      if (segment.valid < kSteps) {  // steps of size zero leave the state as it is
 #pragma unroll
-        for (int t = 0; t < kGpuSegmentSteps; ++t)
+        for (int t = 0; t < kSteps; ++t)
           if (t >= segment.valid) dt[t][0] = dt[t][1] = 0;
       }
       // Behind the barrier of this round's exchange: the route before has left the sums.
@@ -85,15 +85,15 @@ __global__ void __launch_bounds__(32 * kGpuMaxWarps) forward_kernel(ForwardArgum
                     t < segment.valid && args.out.data != nullptr, y0, y1);
       };
 
-      float y[kSingle ? 1 : kGpuSegmentSteps][2] = {};
+      float y[kSingle ? 1 : kSteps][2] = {};
       for (int n = 0; n < states; ++n) {
         if (!kSingle)
           for (int i = 0; i < 2; ++i) rate[i] = decay_rate(n, i);
         float B[2 * kGpuProducts], C[2 * kGpuProducts];
         read_factors(lane, segment, n, B, C);
-        float a[kGpuSegmentSteps][2], b[kGpuSegmentSteps][2];
+        float a[kSteps][2], b[kSteps][2];
 #pragma unroll
-        for (int t = 0; t < kGpuSegmentSteps; ++t)
+        for (int t = 0; t < kSteps; ++t)
 #pragma unroll
           for (int i = 0; i < 2; ++i) {
             a[t][i] = exp2_approx(dt[t][i] * rate[i]);
@@ -107,7 +107,7 @@ __global__ void __launch_bounds__(32 * kGpuMaxWarps) forward_kernel(ForwardArgum
           if (anew) own[i] = {0, entrance.state(segment.line, n, i)};
           before[i] = own[i];
 #pragma unroll
-          for (int t = 0; t < kGpuSegmentSteps; ++t)
+          for (int t = 0; t < kSteps; ++t)
             own[i] = {a[t][i] * own[i].factor, fmaf(a[t][i], own[i].offset, b[t][i])};
           const Affine earlier = scan_lanes<kGpuSegments, false>(own[i], q);
           if (!anew) before[i] = earlier;
@@ -119,7 +119,7 @@ __global__ void __launch_bounds__(32 * kGpuMaxWarps) forward_kernel(ForwardArgum
         if (args.starts && q < rows && chunk < chunks)
           *StateTable(args).at(k, chunk * rows + q, n, g) = make_float2(h[0], h[1]);
 #pragma unroll
-        for (int t = 0; t < kGpuSegmentSteps; ++t) {
+        for (int t = 0; t < kSteps; ++t) {
 #pragma unroll
           for (int i = 0; i < 2; ++i) {
             h[i] = fmaf(a[t][i], h[i], b[t][i]);
@@ -130,7 +130,7 @@ __global__ void __launch_bounds__(32 * kGpuMaxWarps) forward_kernel(ForwardArgum
       }
       if (!kSingle)
 #pragma unroll
-        for (int t = 0; t < kGpuSegmentSteps; ++t) add(t, y[t][0], y[t][1]);
+        for (int t = 0; t < kSteps; ++t) add(t, y[t][0], y[t][1]);
     }
     __syncthreads();  // before relay.start of the next route, and before the sums are read
   }
@@ -158,7 +158,12 @@ void launch_forward(const ForwardArguments<T>& args, const Ss2dGpuPlan& plan, in
     if (launch_packed_forward(args, plan, images, stream) ||
         launch_packed_states(args, plan, images, stream))
       return;
-  args.states == 1 ? run(forward_kernel<T, true>) : run(forward_kernel<T, false>);
+  const auto run_states = [&]<bool kSingle>() {
+    args.pieces > 0 ? run(forward_kernel<T, kSingle, kGpuLineSteps>)
+                    : run(forward_kernel<T, kSingle, kGpuSegmentSteps>);
+  };
+  args.states == 1 ? run_states.template operator()<true>()
+                   : run_states.template operator()<false>();
 }
 
 }  // namespace

@@ -51,13 +51,17 @@ struct BlockPlace {
 
   template <typename T>
   __device__ __forceinline__ explicit BlockPlace(const Ss2dGpuArguments<T>& args) {
-    int64_t index = blockIdx.x;
-    group = static_cast<int>(index % args.channel_groups);  // neighbours share the records
-    index /= args.channel_groups;
-    tile_column = static_cast<int>(index % args.tile_columns);
-    index /= args.tile_columns;
-    tile_row = static_cast<int>(index % args.tile_rows);
-    slot = index / args.tile_rows;
+    unsigned index = blockIdx.x;
+    const auto take = [&](int count) {
+      const unsigned rest = index / count;
+      const auto number = static_cast<int>(index - rest * count);
+      index = rest;
+      return number;
+    };
+    group = take(args.channel_groups);  // neighbours share the records
+    tile_column = take(args.tile_columns);
+    tile_row = take(args.tile_rows);
+    slot = index;
     image = args.first_image + slot;
     top = tile_row * args.tile_height;
     left = tile_column * args.tile_width;
@@ -80,12 +84,9 @@ struct BlockPlace {
         pitch(args.width) {}
 };
 
-// The order in which a route walks through a tile, and where its lines are in the whole plane. Every
-// line is cut into segments of kGpuSegmentSteps steps (the last one may be shorter), so that the steps
-// of a segment are a constant distance apart.
+// The order in which a route walks through a tile, and where its lines are in the whole plane.
 struct TileRoute {
-  int lines, length, segments_a_line, segments;
-  int inverse;                               // 2^31 / segments_a_line, unsigned
+  int lines, length;
   int sum_step, sum_line, sum_origin;        // distances and first step in the block's sums
   int pixel_step, pixel_line, pixel_origin;  // and in the plane
   int64_t first_piece, pieces_a_line;        // piece of line l: first_piece + l * pieces_a_line
@@ -99,8 +100,6 @@ struct TileRoute {
     restart = code & kRestart;
     lines = columns ? place.width : place.height;
     length = columns ? place.height : place.width;
-    segments_a_line = (length + kGpuSegmentSteps - 1) / kGpuSegmentSteps;
-    inverse = static_cast<int>(static_cast<unsigned>(0x1p31f * reciprocal_approx(segments_a_line)));
     sum_step = columns ? place.pitch : 1;
     sum_line = columns ? 1 : place.pitch;
     pixel_step = columns ? args.width : 1;
@@ -126,10 +125,24 @@ struct TileRoute {
       sum_line = -sum_line;
       pixel_line = -pixel_line;
     }
+    for (int* number : {&length, &sum_step, &sum_line, &sum_origin}) keep(*number);
+  }
+};
+
+// Its lines cut into segments of kSteps steps (the last of a line may be shorter), whose steps are a constant distance apart.
+template <int kSteps>
+struct SegmentedRoute : TileRoute {
+  int segments_a_line, segments;
+  int inverse;  // 2^31 / segments_a_line, unsigned
+
+  template <typename T>
+  __device__ __forceinline__ SegmentedRoute(const Ss2dGpuArguments<T>& args,
+                                            const BlockPlace& place, int code)
+      : TileRoute(args, place, code) {
+    segments_a_line = (length + kSteps - 1) / kSteps;
+    inverse = static_cast<int>(static_cast<unsigned>(0x1p31f * reciprocal_approx(segments_a_line)));
     segments = lines * segments_a_line;
-    for (int* number :
-         {&length, &segments_a_line, &segments, &inverse, &sum_step, &sum_line, &sum_origin})
-      keep(*number);
+    for (int* number : {&segments_a_line, &segments, &inverse}) keep(*number);
   }
   // The line of a segment: index + 1/2, by the approximate inverse, is far enough from the next one's for a million.
   __device__ __forceinline__ int line_of(int index) const {
@@ -137,24 +150,26 @@ struct TileRoute {
   }
   // Places from the route's first step to that of a segment, in the plane.
   __device__ __forceinline__ int pixels_to(int line, int part) const {
-    return line * pixel_line + part * (kGpuSegmentSteps * pixel_step);
+    return line * pixel_line + part * (kSteps * pixel_step);
   }
   __device__ __forceinline__ int chunks() const {
     return (segments + kGpuSegments - 1) / kGpuSegments;
   }
 };
+using ChunkRoute = SegmentedRoute<kGpuSegmentSteps>;  // of planes of one tile
 
 // One segment of a route. Behind the last one there is more of it, without valid steps.
+template <int kSteps>
 struct Segment {
   int line, position;  // of its first step
   int valid;           // steps that it has
 
   Segment() = default;
-  __device__ __forceinline__ Segment(const TileRoute& route, int index) {
+  __device__ __forceinline__ Segment(const SegmentedRoute<kSteps>& route, int index) {
     const int inside = min(index, route.segments - 1);
     line = route.line_of(inside);
-    position = (inside - line * route.segments_a_line) * kGpuSegmentSteps;
-    valid = index == inside ? min(kGpuSegmentSteps, route.length - position) : 0;
+    position = (inside - line * route.segments_a_line) * kSteps;
+    valid = index == inside ? min(kSteps, route.length - position) : 0;
   }
   __device__ __forceinline__ int sum(const TileRoute& route) const {
     return route.sum_origin + line * route.sum_line + position * route.sum_step;

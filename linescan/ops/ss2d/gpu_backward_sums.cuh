@@ -49,7 +49,6 @@ __device__ __forceinline__ void store_records(const typename RecordSums<Number>:
   const int number = part * kDepth + static_cast<int>(threadIdx.x) % 32 / 4;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    if (2 * j + i >= kGpuSegmentSteps) continue;
     Number* at = to.at(line, position + 2 * j + i) + number;
     const bool inside = 2 * j + i < valid;
     if (inside && number < end) at[0] = from_float<Number>(record[i]);
@@ -58,12 +57,13 @@ __device__ __forceinline__ void store_records(const typename RecordSums<Number>:
 }
 
 // Stores the gradients of B and C of state n, summed over the channels by shuffles.
+template <int kSteps>
 __device__ __forceinline__ void store_factors(const RecordSums<float>::Route& to,
-                                              const Segment& segment, int at_B, int at_C,
+                                              const Segment<kSteps>& segment, int at_B, int at_C,
                                               const bool (&exists)[2], const StepValues& to_B,
                                               const StepValues& to_C) {
 #pragma unroll
-  for (int t = 0; t < kGpuSegmentSteps; ++t) {
+  for (int t = 0; t < kSteps; ++t) {
     float B = (exists[0] ? to_B[t][0] : 0.0f) + (exists[1] ? to_B[t][1] : 0.0f);
     float C = (exists[0] ? to_C[t][0] : 0.0f) + (exists[1] ? to_C[t][1] : 0.0f);
 #pragma unroll

@@ -9,7 +9,7 @@
 
 namespace linescan {
 
-// A number of each step of a segment for channels 2g and 2g + 1; the last step is padding.
+// A number of each step of a segment for channels 2g and 2g + 1; steps behind its last one are padding.
 using StepValues = float[2 * kGpuProducts][2];
 
 // Channel, within the block, of row `row` of a chunk's matrices.
@@ -48,10 +48,10 @@ __device__ __forceinline__ FragmentA<Number> weight_columns(const Ss2dGpuArgumen
 
 // c += V R^T: values times the records' numbers, summed over the lane group's steps: rows of channels,
 // columns of the eight numbers from 8 * tile on.
-template <typename T>
+template <typename T, int kSteps>
 __device__ __forceinline__ void multiply_by_records(float (&c)[4], const StepValues& values,
-                                                    const LaneRoute<T>& lane,
-                                                    const Segment& segment, int tile) {
+                                                    const LaneRoute<T, kSteps>& lane,
+                                                    const Segment<kSteps>& segment, int tile) {
 #pragma unroll
   for (int pair = 0; pair < kGpuProducts / 2; ++pair) {
     FragmentA<float> steps;

@@ -1,6 +1,6 @@
-// A chunk: kGpuChunk consecutive steps of a route for the 16 channels of a block, spread over a warp.
+// A chunk: kGpuSegments consecutive segments of a route for the 16 channels of a block, spread over a warp.
 //
-// Lane 4 g + q owns channels 2g and 2g + 1 on segment q of kGpuSegmentSteps steps. A pixel's record
+// Lane 4 g + q owns channels 2g and 2g + 1 on segment q. A pixel's record
 // (dts, B, C) is a column of a matrix; multiplied by the rows of dt_weight it gives delta, by rows
 // with a single one B and C, each in the lane that scans them: column 2q + i of product j is step
 // 2j + i of segment q.
@@ -12,28 +12,29 @@
 
 namespace linescan {
 
-inline constexpr int kGpuProducts = (kGpuSegmentSteps + 1) / 2;  // of 8 columns, a chunk
-inline constexpr int kDepth = 16;                                // numbers of a record a product
+inline constexpr int kGpuProducts = 4;  // of 8 columns, a chunk: two steps of each segment
+static_assert(kGpuSegmentSteps <= 2 * kGpuProducts && kGpuLineSteps <= 2 * kGpuProducts);
+inline constexpr int kDepth = 16;  // numbers of a record a product
 
 // What a lane reads ahead of one chunk; records are read when they are used.
-template <typename T>
+template <typename T, int kSteps>
 struct ChunkInput {
-  Segment segment;  // the lane's
-  T x[kGpuSegmentSteps][2];
+  Segment<kSteps> segment;  // the lane's
+  T x[kSteps][2];
 };
 
 // A lane's view of the block's problem on one route.
-template <typename T>
+template <typename T, int kSteps>
 struct LaneRoute {
   const Ss2dGpuArguments<T>& args;
-  const TileRoute& route;
+  const SegmentedRoute<kSteps>& route;
   const T* x;            // of the image and the lane's first channel
   int64_t next_channel;  // from there to the second
   const T* records;      // of the image and route
   int g, q;
 
   __device__ __forceinline__ LaneRoute(const Ss2dGpuArguments<T>& args, const BlockPlace& place,
-                                       const TileRoute& route, int k)
+                                       const SegmentedRoute<kSteps>& route, int k)
       : args(args), route(route), g(threadIdx.x % 32 / 4), q(threadIdx.x % 4) {
     // Channels past the end read others' data and are never stored.
     const int channel = min(place.group * kGpuChannels + 2 * g, args.channels - 1);
@@ -47,16 +48,16 @@ struct LaneRoute {
 
   // The segment that this lane's column of the records belongs to; the column of product j is step
   // record_step(j) of it.
-  __device__ __forceinline__ Segment record_segment(int chunk) const {
-    return Segment(route, chunk * kGpuSegments + (g >> 1));
+  __device__ __forceinline__ Segment<kSteps> record_segment(int chunk) const {
+    return Segment<kSteps>(route, chunk * kGpuSegments + (g >> 1));
   }
   __device__ __forceinline__ int record_step(int j) const { return 2 * j + (g & 1); }
 
-  __device__ __forceinline__ void load(ChunkInput<T>& input, int chunk) const {
-    const Segment own(route, chunk * kGpuSegments + q);
+  __device__ __forceinline__ void load(ChunkInput<T, kSteps>& input, int chunk) const {
+    const Segment<kSteps> own(route, chunk * kGpuSegments + q);
     input.segment = own;
 #pragma unroll
-    for (int t = 0; t < kGpuSegmentSteps; ++t) {
+    for (int t = 0; t < kSteps; ++t) {
       const T* at = x + (own.first_pixel(route) + own.clamp(t) * route.pixel_step) * args.x.pixel;
       input.x[t][0] = at[0];
       input.x[t][1] = at[next_channel];
@@ -64,13 +65,14 @@ struct LaneRoute {
   }
 
   // One number of the record at a step, or 0 past its end.
-  __device__ __forceinline__ float record_number(const Segment& segment, int t, int k) const {
+  __device__ __forceinline__ float record_number(const Segment<kSteps>& segment, int t,
+                                                 int k) const {
     const int64_t pixel = segment.first_pixel(route) + segment.clamp(t) * route.pixel_step;
     return k < args.record ? to_float(records[pixel * args.routes * args.record + k]) : 0.0f;
   }
   // Part `part` of the records' columns of product j.
   __device__ __forceinline__ FragmentB<T> read_part(int chunk, int j, int part) const {
-    const Segment segment = record_segment(chunk);
+    const Segment<kSteps> segment = record_segment(chunk);
     FragmentB<T> fragment;
     fragment.fill([&](int i) {
       return record_number(segment, record_step(j), part * kDepth + fragment_k(q, i));
@@ -98,8 +100,8 @@ struct RouteWeights {
   }
 
   // Calls take(t, delta of channel 2g, of channel 2g + 1) for the steps t of the lane's segment.
-  template <class Take>
-  __device__ __forceinline__ void multiply(const LaneRoute<T>& lane, int chunk,
+  template <int kSteps, class Take>
+  __device__ __forceinline__ void multiply(const LaneRoute<T, kSteps>& lane, int chunk,
                                            const float (&bias)[2], const Take& take) const {
     float delta[kGpuProducts][4];
 #pragma unroll
@@ -130,16 +132,17 @@ struct RouteWeights {
 };
 
 // B and C of one state at the lane's steps.
-template <typename T>
-__device__ __forceinline__ void read_factors(const LaneRoute<T>& lane, const Segment& segment,
-                                             int n, float (&B)[2 * kGpuProducts],
+template <typename T, int kSteps>
+__device__ __forceinline__ void read_factors(const LaneRoute<T, kSteps>& lane,
+                                             const Segment<kSteps>& segment, int n,
+                                             float (&B)[2 * kGpuProducts],
                                              float (&C)[2 * kGpuProducts]) {
   const int stride = lane.args.routes * lane.args.record;
   const T* first = lane.records + static_cast<int64_t>(segment.first_pixel(lane.route)) * stride +
                    lane.args.rank + n;
   const int64_t distance = static_cast<int64_t>(lane.route.pixel_step) * stride;
 #pragma unroll
-  for (int t = 0; t < kGpuSegmentSteps; ++t) {
+  for (int t = 0; t < kSteps; ++t) {
     const T* at = first + segment.clamp(t) * distance;
     B[t] = to_float(at[0]);
     C[t] = to_float(at[lane.args.states]);

@@ -2,57 +2,170 @@
 // every line of a tile is known or does not matter: nothing crosses lanes, and no warp waits for another.
 //
 // As in gpu_packed.cuh lane 4 g + q owns two channels and one of four neighbours, here lines; it walks along its
-// line a segment after another. All lines of a tile are equally long: only the last segment of each may lack steps.
+// line a segment of kGpuLineSteps after another. Tiles' sides are multiples of those wherever they are cut by
+// choice, so that most segments are whole.
 #pragma once
 
 #include "linescan/ops/ss2d/gpu_packed.cuh"
 
 namespace linescan {
 
+static_assert(kGpuLineSteps == 2 * kGpuProducts);
+
+// The lines of all of a plane, with the names of TileRoute.
+struct LineRoute {
+  int lines, length;
+  int pixel_step, pixel_line, pixel_origin;
+
+  template <typename T>
+  __device__ __forceinline__ LineRoute(const Ss2dGpuArguments<T>& args, int code) {
+    const bool columns = code & kColumnMajor;
+    lines = columns ? args.width : args.height;
+    length = columns ? args.height : args.width;
+    pixel_step = columns ? args.width : 1;
+    pixel_line = columns ? 1 : args.width;
+    pixel_origin = 0;
+    if (code & kReverseInLine) pixel_origin += (length - 1) * pixel_step, pixel_step = -pixel_step;
+    if (code & kReverseLines) pixel_origin += (lines - 1) * pixel_line, pixel_line = -pixel_line;
+  }
+};
+
+// Makes the assembler keep a number in every lane: what the whole warp has once is copied for every use by which lanes differ. Of
+// numbers below 2^31 - 32, which are their own minimum with what differs from lane to lane.
+__device__ __forceinline__ void keep_in_lane(int& number) {
+  number = min(number, 0x7FFFFFFF - static_cast<int>(threadIdx.x) % 32);
+}
+
+// A tensor of planes along a lane's line, from the segment that it is at.
+template <typename Element>
+struct LineWalk {
+  Element *first, *at;
+  int step, line;  // bytes from step to step, from line to line
+
+  // `first`: at the first step of the first line. pixel: numbers from pixel to pixel.
+  template <class Route>
+  __device__ __forceinline__ LineWalk(Element* first, int64_t pixel, const Route& route)
+      : first(first), at(first) {
+    const int bytes = static_cast<int>(pixel * sizeof(Element));
+    step = route.pixel_step * bytes;
+    line = route.pixel_line * bytes;
+    keep_in_lane(step);
+  }
+  __device__ __forceinline__ void start(int line_number, int position) {
+    at = offset_bytes(offset_bytes(first, line_number, line), position, step);
+  }
+  __device__ __forceinline__ void move(int steps) { at = offset_bytes(at, steps, step); }
+  __device__ __forceinline__ Element* ahead(int steps) const {
+    return offset_bytes(at, steps, step);
+  }
+};
+
+// Where it begins for a lane's channels.
+template <typename T, typename Element, class Route>
+__device__ __forceinline__ LineWalk<Element> channels_walk(const Ss2dGpuArguments<T>& args,
+                                                           const BlockPlace& place,
+                                                           const Route& route,
+                                                           const GpuPlanes<Element>& planes) {
+  Element* const first = planes.data + place.image * planes.batch +
+                         route.pixel_origin * planes.pixel + lane_channel(args, place);
+  return {first, planes.pixel, route};
+}
+
+// The lane's two channels at the steps of a segment, of which `left` exist; behind those, at the last one.
+template <bool kWhole, typename Element>
+__device__ __forceinline__ void load_steps(Two<Element> (&values)[kGpuLineSteps],
+                                           const LineWalk<const Element>& walk, int left) {
+#pragma unroll
+  for (int t = 0; t < kGpuLineSteps; ++t)
+    values[t] = read_two(walk.ahead(kWhole ? t : min(t, left - 1)));
+}
+
 // What a lane reads of its line: the records, and its channels of another tensor (x or the result's gradient),
 // of the segment that it is at.
 template <typename T, typename Input, int kHalves>
 struct LineReader {
-  const TileRoute& route;
-  RecordWalk<T, kHalves, false> record_walk;
-  PlaneWalk<const Input> input_walk;
-  SegmentCursor own, column;  // of the lane's line, and of that whose records it multiplies
-  bool exists = false;        // whether the lane's line does; else it repeats the last one
   RecordColumns<T, kHalves> records;
-  Two<Input> values[kGpuSegmentSteps];
+  Two<Input> values[kGpuLineSteps];
+  int line = 0;  // of the route; lanes behind the last one repeat it
 
-  // `input`: the image and the lane's channels.
+  template <class Route>
   __device__ __forceinline__ LineReader(const Ss2dGpuArguments<T>& args, const BlockPlace& place,
-                                        const TileRoute& route, int k, const Input* input,
-                                        int64_t input_pixel)
-      : route(route), record_walk(args, place, route, k), input_walk(input, input_pixel, route) {}
+                                        const Route& route, int k,
+                                        const GpuPlanes<const Input>& input)
+      : lines_(route.lines),
+        record_walk_(first_record(args, place, route, k), int64_t{args.routes} * args.record,
+                     route),
+        value_walk_(channels_walk(args, place, route, input)) {
+    const int q = threadIdx.x % 4;
+    const int last = min((kHalves - 1) * 8 + 2 * q, args.record - 2);
+    const int own = kHalves == 1 ? last : 2 * q;
+    record_walk_.first += own;
+    last_half_ = last - own;
+    odd_ = threadIdx.x / 4 & 1;
+  }
 
-  __device__ __forceinline__ int groups() const {
-    return (route.lines + kGpuSegments - 1) / kGpuSegments;
-  }
-  // Whether a segment has all steps.
-  __device__ __forceinline__ bool whole(int part) const {
-    return (part + 1) * kGpuSegmentSteps <= route.length;
-  }
-  // Goes to segment `part` of four lines.
-  __device__ __forceinline__ void start(int group, int part) {
+  // Goes to step `position` of four lines. False: the lane has none.
+  __device__ __forceinline__ bool start(int group, int position = 0) {
     const int q = threadIdx.x % 4, g = threadIdx.x % 32 / 4;
-    exists = group * kGpuSegments + q < route.lines;
-    own.line = min(group * kGpuSegments + q, route.lines - 1);
-    column.line = min(group * kGpuSegments + g / 2, route.lines - 1);
-    read(part);
+    const int own = group * kGpuSegments + q;
+    line = min(own, lines_ - 1);
+    value_walk_.start(line, position);
+    record_walk_.start(min(group * kGpuSegments + g / 2, lines_ - 1), position + odd_);
+    return own < lines_;
   }
-  __device__ __forceinline__ void read(int part) {
-    own.part = column.part = part;
-    whole(part) ? load<true>() : load<false>();
+  __device__ __forceinline__ void move(int steps) {
+    value_walk_.move(steps), record_walk_.move(steps);
+  }
+  // The segment's steps, of which `left` exist; behind those, the last one.
+  __device__ __forceinline__ void load(int left) {
+    left >= kGpuLineSteps ? load<true>(left) : load<false>(left);
   }
 
  private:
-  template <bool kWhole>
-  __device__ __forceinline__ void load() {
-    record_walk.template load<kWhole>(records, route, column);
-    load_steps<kWhole>(values, input_walk, route, own);
+  int lines_;
+  int last_half_;  // numbers from a column's first word to its last: numbers past the end repeat the last
+  int odd_;        // whether the lane's columns are odd steps
+  LineWalk<const T> record_walk_;
+  LineWalk<const Input> value_walk_;
+
+  template <class Route>
+  __device__ __forceinline__ static const T* first_record(const Ss2dGpuArguments<T>& args,
+                                                          const BlockPlace& place,
+                                                          const Route& route, int k) {
+    const int64_t pixels = place.image * args.height * args.width + route.pixel_origin;
+    return args.projection + (pixels * args.routes + k) * args.record;
   }
+  template <bool kWhole>
+  __device__ __forceinline__ void load(int left) {
+#pragma unroll
+    for (int j = 0; j < kGpuProducts; ++j) {
+      const T* const at = record_walk_.ahead(kWhole ? 2 * j : min(2 * j, left - 1 - odd_));
+#pragma unroll
+      for (int half = 0; half < kHalves; ++half) {
+        const T* const word = at + (half == kHalves - 1 && half > 0 ? last_half_ : 8 * half);
+        records.words[j][half] = __ldg(reinterpret_cast<const uint32_t*>(word));
+      }
+    }
+    load_steps<kWhole>(values, value_walk_, left);
+  }
+};
+
+// The sums of a lane's channels along its line, from the segment that it is at.
+class LineSums {
+ public:
+  __device__ __forceinline__ LineSums(const SumWalk& walk, int line, int position = 0)
+      : at_(reinterpret_cast<float2*>(walk.first + line * walk.line + position * walk.step)),
+        step_(walk.step / 2) {}
+  __device__ __forceinline__ void move(int steps) { at_ += steps * step_; }
+  // Of the segment: of all its steps (kWhole), or the first `valid`.
+  template <bool kWhole>
+  __device__ __forceinline__ SegmentSums<kWhole> segment(int valid) const {
+    return {at_, step_, kWhole ? kGpuLineSteps : valid};
+  }
+
+ private:
+  float2* at_;
+  int step_;
 };
 
 }  // namespace linescan

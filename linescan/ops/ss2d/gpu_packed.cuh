@@ -74,7 +74,7 @@ struct SegmentCursor {
   int line = 0, part = 0;  // part: of the line, in segments
 
   SegmentCursor() = default;
-  __device__ __forceinline__ SegmentCursor(const TileRoute& route, int index)
+  __device__ __forceinline__ SegmentCursor(const ChunkRoute& route, int index)
       : line(route.line_of(index)), part(index - line * route.segments_a_line) {}
 
   template <bool kWhole>
@@ -101,18 +101,22 @@ struct PlaneWalk {
   __device__ __forceinline__ int step(const TileRoute& route) const {
     return route.pixel_step * pixel_bytes;
   }
-  __device__ __forceinline__ T* at(const TileRoute& route, int line, int part) const {
-    return offset_bytes(first, route.pixels_to(line, part), pixel_bytes);
+  // So many pixels behind the route's first step.
+  __device__ __forceinline__ T* at(int pixels) const {
+    return offset_bytes(first, pixels, pixel_bytes);
+  }
+  __device__ __forceinline__ T* at(const ChunkRoute& route, int line, int part) const {
+    return at(route.pixels_to(line, part));
   }
   // Calls use(t, address of step t) for the steps of a segment that begins at `from`; steps behind
   // `last` are at the last one.
-  template <class Use>
+  template <int kSteps = kGpuSegmentSteps, class Use>
   __device__ __forceinline__ void each_step(const TileRoute& route, T* from, int last,
                                             const Use& use) const {
     using Byte = std::conditional_t<std::is_const_v<T>, const char, char>;
     auto* at = reinterpret_cast<Byte*>(from);
 #pragma unroll
-    for (int t = 0; t < kGpuSegmentSteps; ++t) {
+    for (int t = 0; t < kSteps; ++t) {
       use(t, reinterpret_cast<T*>(at));
       if (t < last) at += step(route);
     }
@@ -131,7 +135,7 @@ __device__ __forceinline__ int lane_channel(const Ss2dGpuArguments<T>& args,
 // last one. What is behind the last line is that of the last line.
 template <bool kWhole, typename T>
 __device__ __forceinline__ void load_steps(Two<T> (&values)[kGpuSegmentSteps],
-                                           const PlaneWalk<const T>& walk, const TileRoute& route,
+                                           const PlaneWalk<const T>& walk, const ChunkRoute& route,
                                            const SegmentCursor& cursor) {
   walk.each_step(route, walk.at(route, min(cursor.line, route.lines - 1), cursor.part),
                  cursor.template last_step<kWhole>(route),
@@ -180,17 +184,15 @@ struct RecordWalk {
   }
 
   // `further`: numbers between those of the constructor and the ones wanted.
-  template <bool kWholeSegment = kWhole>
-  __device__ __forceinline__ void load(RecordColumns<T, kHalves>& columns, const TileRoute& route,
+  __device__ __forceinline__ void load(RecordColumns<T, kHalves>& columns, const ChunkRoute& route,
                                        const SegmentCursor& cursor, int further = 0) const {
-    const int last = cursor.template last_step<kWholeSegment>(route);
+    const int last = cursor.template last_step<kWhole>(route);
     const T* first = walk.at(route, min(cursor.line, route.lines - 1), cursor.part) + further;
     // An odd column of the last product would be a step too far: there, the last step.
-    if (kWholeSegment && !kWhole) first = offset_bytes(first, odd, walk.step(route));
 #pragma unroll
     for (int j = 0; j < kGpuProducts; ++j) {
       const bool beyond = 2 * j + 1 >= kGpuSegmentSteps;
-      const int step = !kWholeSegment ? min(2 * j + odd, last) : beyond ? 2 * j - odd : 2 * j;
+      const int step = !kWhole ? min(2 * j + odd, last) : beyond ? 2 * j - odd : 2 * j;
       const T* at = offset_bytes(first, step, walk.step(route));
 #pragma unroll
       for (int half = 0; half < kHalves; ++half) {
@@ -363,6 +365,8 @@ struct SegmentSums {
                                         cursor.part * walk.part)),
         step(walk.step / 2),
         valid(valid) {}
+  __device__ __forceinline__ SegmentSums(float2* first, int step, int valid)
+      : first(first), step(step), valid(valid) {}
   __device__ __forceinline__ float2* at(int t) const {
     return first + (kWhole ? t : max(0, min(t, valid - 1))) * step;
   }

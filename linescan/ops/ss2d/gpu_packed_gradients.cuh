@@ -2,6 +2,7 @@
 // delta, B and C on it.
 #pragma once
 
+#include "linescan/ops/device_code/stores.cuh"
 #include "linescan/ops/ss2d/gpu_backward.cuh"
 #include "linescan/ops/ss2d/gpu_packed.cuh"
 
@@ -72,8 +73,9 @@ struct MultipliedGradients {
 #pragma unroll
     for (int j = 0; j < kGpuProducts; ++j) rows[j] = transpose_8x8(records.words[j][0]);
   }
-  __device__ __forceinline__ void start_walk(const TileRoute& route, const SegmentCursor& here) {
-    at = walk.at(route, here.line, here.part);
+  // To a segment that begins so many pixels behind the route's first step.
+  __device__ __forceinline__ void start_walk(const TileRoute& route, int pixels) {
+    at = walk.at(pixels);
     step = walk.step(route);
   }
   // Of the steps 2 j and 2 j + 1: g_delta [step, channel], and sums over the lane's two channels.
@@ -87,8 +89,7 @@ struct MultipliedGradients {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int t = 2 * j + i;
-      if (t < kGpuSegmentSteps && t < valid && stores)
-        *offset_bytes(at, t, step) = from_float<T>(product[i]);
+      store_if(t < valid && stores, offset_bytes(at, t, step), from_float<T>(product[i]));
     }
   }
   __device__ __forceinline__ void finish_chunk() {  // sums over the steps
@@ -119,18 +120,19 @@ struct StoredDelta {
              args.delta_gradient.channels(), route),
         inside(place.group * kGpuChannels + 2 * (static_cast<int>(threadIdx.x) % 32 / 4) <
                args.channels) {}
-  __device__ __forceinline__ void start_walk(const TileRoute& route, const SegmentCursor& here) {
-    at = walk.at(route, here.line, here.part);
+  // To a segment that begins so many pixels behind the route's first step.
+  __device__ __forceinline__ void start_walk(const TileRoute& route, int pixels) {
+    at = walk.at(pixels);
     step = walk.step(route);
   }
   __device__ __forceinline__ void store(int t, int valid, const float (&g_delta)[2]) const {
     const uint32_t deltas = inside ? pair_from_floats<T>(g_delta[0], g_delta[1]) : 0u;
-    if (t < valid) *reinterpret_cast<uint32_t*>(offset_bytes(at, t, step)) = deltas;
+    store_if(t < valid, reinterpret_cast<uint32_t*>(offset_bytes(at, t, step)), deltas);
   }
 };
 
 // Of other records, and on planes of one tile: stored, B's and C's as sums over the block's channels.
-template <typename T, int kHalves>
+template <typename T, int kHalves, int kSteps = kGpuSegmentSteps>
 struct StoredGradients {
   uint32_t one;  // in the first row of B's depth, and in the last eight rows' first of C's
   StoredDelta<T> delta;
@@ -144,9 +146,9 @@ struct StoredGradients {
         delta(args, place, route, k),
         factor_walk(args.delta_gradient.factors_of_block(place, k), 1, route) {}
   __device__ __forceinline__ void start_chunk(const RecordColumns<T, kHalves>&) {}
-  __device__ __forceinline__ void start_walk(const TileRoute& route, const SegmentCursor& here) {
-    delta.start_walk(route, here);
-    factors_at = factor_walk.at(route, here.line, here.part);
+  __device__ __forceinline__ void start_walk(const TileRoute& route, int pixels) {
+    delta.start_walk(route, pixels);
+    factors_at = factor_walk.at(pixels);
     factor_step = factor_walk.step(route);
   }
   __device__ __forceinline__ void take(int j, int valid, const float (&g_delta)[2][2],
@@ -158,10 +160,10 @@ struct StoredGradients {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int t = 2 * j + i;
-      if (t >= kGpuSegmentSteps) continue;
+      if (t >= kSteps) continue;
       delta.store(t, valid, g_delta[i]);
       const uint32_t both = pair_from_floats<T>(sums[i], sums[2 + i]);
-      if (t < factors_valid) *offset_bytes(factors_at, t, factor_step) = both;
+      store_if(t < factors_valid, offset_bytes(factors_at, t, factor_step), both);
     }
   }
   __device__ __forceinline__ void finish_chunk() {}
@@ -170,21 +172,21 @@ struct StoredGradients {
 };
 
 // A lane's channels on a segment, and the way back through it.
-template <typename T, typename G>
+template <typename T, typename G, int kSteps = kGpuSegmentSteps>
 struct BackwardSegment {
-  float dt[kGpuSegmentSteps][2];  // in units of ln 2
-  float a[kGpuSegmentSteps][2];
-  float h[kGpuSegmentSteps + 1][2];  // h[t] enters step t
-  float B[2 * kGpuProducts];         // times ln 2
+  float dt[kSteps][2];  // in units of ln 2
+  float a[kSteps][2];
+  float h[kSteps + 1][2];     // h[t] enters step t
+  float B[2 * kGpuProducts];  // times ln 2
   float C[2 * kGpuProducts];
-  Two<T> x[kGpuSegmentSteps];
-  Two<G> gy[kGpuSegmentSteps];
+  Two<T> x[kSteps];
+  Two<G> gy[kSteps];
 
   // dt and a from delta, and B in their units: steps behind `valid` have size zero.
   __device__ __forceinline__ void find_factors(const float (&delta)[2 * kGpuProducts][2],
                                                const float (&A)[2], int valid) {
 #pragma unroll
-    for (int t = 0; t < kGpuSegmentSteps; ++t) {
+    for (int t = 0; t < kSteps; ++t) {
       B[t] *= kLn2;
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
@@ -197,7 +199,7 @@ struct BackwardSegment {
   __device__ __forceinline__ void find_states(int i, float entering) {
     h[0][i] = entering;
 #pragma unroll
-    for (int t = 0; t < kGpuSegmentSteps; ++t)
+    for (int t = 0; t < kSteps; ++t)
       h[t + 1][i] = fmaf(a[t][i], h[t][i], dt[t][i] * x[t][i] * B[t]);
   }
 };
@@ -215,15 +217,16 @@ struct ChannelGradients {
   }
 };
 
-// Walks back through a segment; `c` is the gradient that comes back from behind it, and becomes that which leaves
-// it. Adds to the sums for gx and of the parameters, and hands on the gradients of delta, B and C.
-template <typename T, typename G, class Sums, class Gradients>
-__device__ __forceinline__ void walk_back(const BackwardSegment<T, G>& s, float (&c)[2],
+// Walks back through a segment that begins `pixels` behind the route's first step; `c` is the gradient that comes back
+// from behind it, and becomes that which leaves it. Adds to the sums for gx and of the parameters, and hands on the
+// gradients of delta, B and C.
+template <typename T, typename G, int kSteps, class Sums, class Gradients>
+__device__ __forceinline__ void walk_back(const BackwardSegment<T, G, kSteps>& s, float (&c)[2],
                                           ChannelGradients& parameters, const Sums& sums,
-                                          Gradients& gradients, const TileRoute& route,
-                                          const SegmentCursor& here, int valid) {
+                                          Gradients& gradients, const TileRoute& route, int pixels,
+                                          int valid) {
   const float A[2] = {kLn2 * parameters.A[0], kLn2 * parameters.A[1]};
-  gradients.start_walk(route, here);
+  gradients.start_walk(route, pixels);
   // One step back; to_B and to_C are sums over the lane's two channels.
   const auto step_back = [&](int t, float2& sum, float(&g_delta)[2], float& to_B, float& to_C) {
     to_B = to_C = 0;
@@ -247,7 +250,7 @@ __device__ __forceinline__ void walk_back(const BackwardSegment<T, G>& s, float 
   const auto read_sums = [&](int j, float2(&pair)[2]) {
 #pragma unroll
     for (int i = 0; i < 2; ++i)
-      if (j >= 0 && 2 * j + i < kGpuSegmentSteps) pair[i] = sums.read(2 * j + i);
+      if (j >= 0 && 2 * j + i < kSteps) pair[i] = sums.read(2 * j + i);
   };
   float2 next_sums[2];
   read_sums(kGpuProducts - 1, next_sums);
@@ -258,14 +261,14 @@ __device__ __forceinline__ void walk_back(const BackwardSegment<T, G>& s, float 
 #pragma unroll
     for (int i = 1; i >= 0; --i) {
       const int t = 2 * j + i;
-      if (t >= kGpuSegmentSteps) continue;
+      if (t >= kSteps) continue;
       step_back(t, pair[i], g_delta[i], to_B[i], to_C[i]);
     }
     read_sums(j - 1, next_sums);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int t = 2 * j + i;
-      if (t < kGpuSegmentSteps) sums.write(t, pair[i]);
+      if (t < kSteps) sums.write(t, pair[i]);
     }
     gradients.take(j, valid, g_delta, to_B, to_C);
   }
@@ -273,17 +276,17 @@ __device__ __forceinline__ void walk_back(const BackwardSegment<T, G>& s, float 
 }
 
 // The sums of a segment, read(t) of its steps, become gx when the last route has added to them.
-template <typename T, class Sums>
+template <int kSteps = kGpuSegmentSteps, typename T, class Sums>
 __device__ __forceinline__ void write_gx(const BackwardArguments<T>& args, const BlockPlace& place,
-                                         const TileRoute& route, const SegmentCursor& here,
-                                         int valid, bool inside, const Sums& sums) {
+                                         const TileRoute& route, int pixels, int valid, bool inside,
+                                         const Sums& sums) {
   const PlaneWalk<T> gx(args.gx.data + place.image * args.gx.batch + lane_channel(args, place),
                         args.gx.pixel, route);
-  T* const from = gx.at(route, here.line, here.part);
-  gx.each_step(route, from, kGpuSegmentSteps - 1, [&](int t, T* at) {
+  T* const from = gx.at(pixels);
+  gx.template each_step<kSteps>(route, from, kSteps - 1, [&](int t, T* at) {
     const float2 sum = sums.read(t);
     const unsigned word = pair_from_floats<T>(sum.x, sum.y);
-    if (t < valid && inside) *reinterpret_cast<unsigned*>(at) = word;
+    store_if(t < valid && inside, reinterpret_cast<unsigned*>(at), word);
   });
 }
 

@@ -92,8 +92,9 @@ struct StateFactors {
   // Of eight states from `first_state` on, or as many as there are; of_B: of state 0.
   template <bool kWhole>
   __device__ __forceinline__ void load(const Ss2dGpuArguments<T>& args,
-                                       const RecordWalk<T, 1, kWhole>& of_B, const TileRoute& route,
-                                       const SegmentCursor& cursor, int first_state) {
+                                       const RecordWalk<T, 1, kWhole>& of_B,
+                                       const ChunkRoute& route, const SegmentCursor& cursor,
+                                       int first_state) {
     const int own = 2 * (static_cast<int>(threadIdx.x) % 4), last = args.record - 2;
     const int first = min(args.rank + own, last);
     const auto further = [&](int number) { return min(number + first_state + own, last) - first; };

@@ -26,10 +26,9 @@ constexpr int64_t kLargestPlane = 3560;
 constexpr int64_t kTileSide = 32;
 constexpr int64_t kFewestPlaces = 4;  // of a tile that is worth a block
 
-int64_t chunk_count(int64_t height, int64_t width) {
-  constexpr int64_t kSteps = kGpuSegmentSteps;
+int64_t chunk_count(int64_t height, int64_t width, int64_t steps) {
   const int64_t segments =
-      std::max(height * ceil_div(width, kSteps), width * ceil_div(height, kSteps));
+      std::max(height * ceil_div(width, steps), width * ceil_div(height, steps));
   return ceil_div(segments, int64_t{kGpuSegments});
 }
 
@@ -43,7 +42,8 @@ void choose_tiles(Ss2dGpuPlan& plan, const Ss2dSize& size, int64_t places) {
   plan.tile_width = size.width;
   if (!fits_one_tile(size, places)) {
     const auto side = static_cast<int64_t>(std::sqrt(static_cast<double>(places)));
-    const int64_t most = std::clamp<int64_t>(side - 1, 1, kTileSide);  // the pitch may add one
+    int64_t most = std::clamp<int64_t>(side - 1, 1, kTileSide);  // the pitch may add one
+    if (most > kGpuLineSteps) most -= most % kGpuLineSteps;
     plan.tile_height = std::min(size.height, most);
     plan.tile_width = std::min(size.width, most);
   }
@@ -53,9 +53,9 @@ void choose_tiles(Ss2dGpuPlan& plan, const Ss2dSize& size, int64_t places) {
 }
 
 void count_pieces(Ss2dGpuPlan& plan, const Ss2dSize& size) {
-  plan.chunks = chunk_count(plan.tile_height, plan.tile_width);
   if (plan.tile_rows * plan.tile_columns > 1)
     plan.pieces = std::max(size.height * plan.tile_columns, size.width * plan.tile_rows);
+  plan.chunks = chunk_count(plan.tile_height, plan.tile_width, plan.segment_steps());
 }
 
 // Tiles as states are kept in: those of a device with as much shared memory as any.
@@ -124,7 +124,7 @@ int64_t choose_line_warps(const Ss2dGpuPlan& plan, int64_t blocks_by_memory, int
   return best_warps(most, [&](int64_t warps) {
     const auto rounds = [warps](int64_t lines, int64_t length) {
       return ceil_div(ceil_div(lines, int64_t{kGpuSegments}), warps) *
-             ceil_div(length, int64_t{kGpuSegmentSteps});
+             ceil_div(length, int64_t{kGpuLineSteps});
     };
     const int64_t blocks = std::min(blocks_by_memory, most / warps);
     return static_cast<double>(blocks) / static_cast<double>(rounds(h, w) + rounds(w, h));
@@ -389,9 +389,9 @@ std::string to_string(const Ss2dGpuPlan& plan) {
       "  workspace       {} bytes\n"
       "  bytes           {}\n"
       "  exponentials    {}",
-      plan.chunks, kGpuChunk, plan.grid, plan.block, plan.slice, plan.shared_bytes,
-      plan.shared_limit, plan.blocks_per_multiprocessor, plan.warps_per_multiprocessor,
-      plan.workspace_bytes, plan.bytes, plan.exponentials);
+      plan.chunks, kGpuSegments * plan.segment_steps(), plan.grid, plan.block, plan.slice,
+      plan.shared_bytes, plan.shared_limit, plan.blocks_per_multiprocessor,
+      plan.warps_per_multiprocessor, plan.workspace_bytes, plan.bytes, plan.exponentials);
   return text;
 }
 

@@ -19,6 +19,8 @@ inline constexpr int kGpuChannels = 16;     // channels of a block
 inline constexpr int kGpuSegments = 4;      // neighbouring lanes that share a chunk
 inline constexpr int kGpuSegmentSteps = 7;  // odd: lanes then meet different banks
 inline constexpr int kGpuChunk = kGpuSegments * kGpuSegmentSteps;
+inline constexpr int kGpuLineSteps =
+    8;  // of a segment on planes of several tiles, whose sides it divides
 // Warps of a multiprocessor:
 inline constexpr int kGpuMaxWarps = 16;      // general, forward: 128 registers a thread
 inline constexpr int kGpuBackwardWarps = 8;  // backward, general, lines or pairs of states: 255
@@ -104,6 +106,7 @@ struct Ss2dGpuPlan {
   int64_t bytes = 0;         // every input read once, every output written once
   int64_t exponentials = 0;  // one a state, two for the softplus, for each pixel, channel and route
 
+  int segment_steps() const { return pieces > 0 ? kGpuLineSteps : kGpuSegmentSteps; }
   // Rows of a StateTable for a block and route: chunks, or with one state on planes of several tiles, where a lane may
   // walk a line, their segments.
   int64_t state_rows(const Ss2dSize& size) const {

@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(32 * kGpuPackedWarps)
 
   const int routes = kOfChunks ? 1 : args.routes;
   for (int k = 0; k < routes; ++k) {
-    const TileRoute route(args, place, args.codes[k]);
+    const ChunkRoute route(args, place, args.codes[k]);
     const PlaneWalk<const T> x_walk(args.x.data + place.image * args.x.batch + first_channel,
                                     args.x.pixel, route);
     const PlaneWalk<const G> gout_walk(gout.data + place.image * gout.batch + first_channel,
@@ -155,10 +155,11 @@ __global__ void __launch_bounds__(32 * kGpuPackedWarps)
                     from_lane_before<kGpuSegments, true>(left.y, q, returned.y)};
       if (ends) c[0] = c[1] = 0;
 
-      walk_back(s, c, parameters, own_sums, gradients, route, here, valid);
+      const int pixels = route.pixels_to(here.line, here.part);
+      walk_back(s, c, parameters, own_sums, gradients, route, pixels, valid);
       // Not before: registers are full until here. Unconditional, or they are fetched earlier after all.
       load_records(max(0, chunk - warps));
-      if (last_route) write_gx(args, place, route, here, valid, inside, own_sums);
+      if (last_route) write_gx(args, place, route, pixels, valid, inside, own_sums);
     }
     if (behind) __syncthreads();
     const ParameterSums::Place sum_place = args.parameter_sums.place(args, place, k, warp, channel);

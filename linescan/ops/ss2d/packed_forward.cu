@@ -39,7 +39,7 @@ __global__ void __launch_bounds__(32 * kGpuPackedWarps)
 
   const int routes = kOfChunks ? 1 : args.routes;
   for (int k = 0; k < routes; ++k) {
-    const TileRoute route(args, place, args.codes[k]);
+    const ChunkRoute route(args, place, args.codes[k]);
     const PlaneWalk<const T> x_walk(args.x.data + place.image * args.x.batch + first_channel,
                                     args.x.pixel, route);
     const RecordWalk<T, kHalves, kWhole> record_walk(args, place, route, k);

@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(32 * kGpuImageWarps, kGpuImageBlocks)
   const PackedFactors<T, kHalves> factors(args);
 
   for (int k = 0; k < args.routes; ++k) {
-    const TileRoute route(args, place, args.codes[k]);
+    const ChunkRoute route(args, place, args.codes[k]);
     const PlaneWalk<const T> x_walk(args.x.data + place.image * args.x.batch + first_channel,
                                     args.x.pixel, route);
     const RecordWalk<T, kHalves, kWhole> record_walk(args, column_place, route, k);

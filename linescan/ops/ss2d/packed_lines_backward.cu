@@ -15,7 +15,7 @@ namespace {
 
 template <typename T, int kHalves>
 using LineGradients = std::conditional_t<8 * kHalves <= kGpuOnChipNumbers, MultipliedGradients<T>,
-                                         StoredGradients<T, kHalves>>;
+                                         StoredGradients<T, kHalves, kGpuLineSteps>>;
 
 template <typename T, typename G, int kHalves>
 __global__ void __launch_bounds__(32 * kGpuBackwardWarps)
@@ -32,11 +32,8 @@ __global__ void __launch_bounds__(32 * kGpuBackwardWarps)
 
   for (int k = 0; k < args.routes; ++k) {
     const TileRoute route(args, place, args.codes[k]);
-    LineReader<T, T, kHalves> reader(args, place, route, k,
-                                     args.x.data + place.image * args.x.batch + first_channel,
-                                     args.x.pixel);
-    const PlaneWalk<const G> gout_walk(gout.data + place.image * gout.batch + first_channel,
-                                       gout.pixel, route);
+    LineReader<T, T, kHalves> reader(args, place, route, k, args.x);
+    LineWalk<const G> gout_walk = channels_walk(args, place, route, gout);
     const SumWalk sum_walk(sums, place, route);
     const PackedWeights<T, kHalves> weights(args, place, k);
     LineGradients<T, kHalves> gradients(args, place, route, k);
@@ -50,64 +47,81 @@ __global__ void __launch_bounds__(32 * kGpuBackwardWarps)
     }
     const float2* starts = StateTable(args).at(k, 0, 0, g);
     const bool last_route = k == args.routes - 1;
-    const int parts = route.segments_a_line;
+    const int parts = (route.length + kGpuLineSteps - 1) / kGpuLineSteps;
+    const int last_position = (parts - 1) * kGpuLineSteps;
+    const int groups = (route.lines + kGpuSegments - 1) / kGpuSegments;
 
-    Two<G> next_gy[kGpuSegmentSteps];
+    Two<G> next_gy[kGpuLineSteps];
     float2 next_start;
-    const auto read = [&](int part) {
-      const SegmentCursor& at = reader.own;
-      if (reader.whole(part))
-        load_steps<true>(next_gy, gout_walk, route, at);
+    const float2* starts_at = starts;
+    bool has_line = false;
+    const auto load = [&](int left) {
+      reader.load(left);
+      if (left >= kGpuLineSteps)
+        load_steps<true>(next_gy, gout_walk, left);
       else
-        load_steps<false>(next_gy, gout_walk, route, at);
-      next_start = starts[(at.line * parts + part) * (kGpuChannels / 2)];
+        load_steps<false>(next_gy, gout_walk, left);
+      next_start = *starts_at;
     };
     const auto start = [&](int group) {
-      reader.start(group, parts - 1);
-      read(parts - 1);
+      has_line = reader.start(group, last_position);
+      gout_walk.start(reader.line, last_position);
+      starts_at = starts + (reader.line * parts + parts - 1) * (kGpuChannels / 2);
+      load(route.length - last_position);
     };
     // Other warps may still add to the sums of the route before; the first segment's numbers come meanwhile.
-    if (warp < reader.groups()) start(warp);
+    if (warp < groups) start(warp);
     if (k > 0) __syncthreads();
-    for (int group = warp; group < reader.groups(); group += warps) {
+    for (int group = warp; group < groups; group += warps) {
       if (group != warp) start(group);
-      const float2 end = ending.pair(reader.own.line, reader.exists);
+      const float2 end = ending.pair(reader.line, has_line);
       float c[2] = {end.x, end.y};  // what comes back
-      for (int part = parts - 1; part >= 0; --part) {
-        const SegmentCursor here = reader.own;
-        const int steps = min(kGpuSegmentSteps, route.length - part * kGpuSegmentSteps);
-        const int valid = reader.exists ? steps : 0;
-        BackwardSegment<T, G> s;
-        float delta[2 * kGpuProducts][2];
+      LineSums own_sums(sum_walk, reader.line, last_position);
+      int pixels = reader.line * route.pixel_line + last_position * route.pixel_step;
+      const bool whole_group = (group + 1) * kGpuSegments <= route.lines;
+      for (int position = last_position; position >= 0; position -= kGpuLineSteps) {
+        const int steps = min(kGpuLineSteps, route.length - position);
+        BackwardSegment<T, G, kGpuLineSteps> s;
+        float delta[kGpuLineSteps][2];
         weights.multiply(reader.records, delta);
         factors.multiply(reader.records, s.B, s.C);
         gradients.start_chunk(reader.records);
-        // Steps of size and gradient zero are none; so are those that nothing comes back to.
 #pragma unroll
-        for (int t = 0; t < kGpuSegmentSteps; ++t) {
-          s.x[t] = reader.values[t];
-          s.gy[t] = t < valid ? next_gy[t] : Two<G>{};
-        }
+        for (int t = 0; t < kGpuLineSteps; ++t) s.x[t] = reader.values[t], s.gy[t] = next_gy[t];
         const float2 entering = next_start;
-        if (part > 0) {
-          reader.read(part - 1);
-          read(part - 1);
+        if (position > 0) {
+          reader.move(-kGpuLineSteps);
+          gout_walk.move(-kGpuLineSteps);
+          starts_at -= kGpuChannels / 2;
+          load(kGpuLineSteps);
         }
-        s.find_factors(delta, parameters.A, steps);
-        s.find_states(0, entering.x);
-        s.find_states(1, entering.y);
-        const SegmentSums<false> own_sums(sum_walk, route, here, valid);
-        if (k == 0) {
+        const auto walk = [&]<bool kWhole>() {
+          const int valid = kWhole ? kGpuLineSteps : has_line ? steps : 0;
+          // Steps of size and gradient zero are none; so are those that nothing comes back to.
 #pragma unroll
-          for (int t = 0; t < kGpuSegmentSteps; ++t) {
-            const float gy0 = s.gy[t][0], gy1 = s.gy[t][1];
-            parameters.g_D[0] = fmaf(gy0, s.x[t][0], parameters.g_D[0]);
-            parameters.g_D[1] = fmaf(gy1, s.x[t][1], parameters.g_D[1]);
-            own_sums.write(t, make_float2(skip[0] * gy0, skip[1] * gy1));
+          for (int t = 0; t < kGpuLineSteps; ++t)
+            if (!kWhole && t >= valid) s.gy[t] = {};
+          s.find_factors(delta, parameters.A, kWhole ? kGpuLineSteps : steps);
+          s.find_states(0, entering.x);
+          s.find_states(1, entering.y);
+          const auto segment = own_sums.template segment<kWhole>(valid);
+          if (k == 0) {
+#pragma unroll
+            for (int t = 0; t < kGpuLineSteps; ++t) {
+              const float gy0 = s.gy[t][0], gy1 = s.gy[t][1];
+              parameters.g_D[0] = fmaf(gy0, s.x[t][0], parameters.g_D[0]);
+              parameters.g_D[1] = fmaf(gy1, s.x[t][1], parameters.g_D[1]);
+              segment.write(t, make_float2(skip[0] * gy0, skip[1] * gy1));
+            }
           }
-        }
-        walk_back(s, c, parameters, own_sums, gradients, route, here, valid);
-        if (last_route) write_gx(args, place, route, here, valid, inside, own_sums);
+          walk_back(s, c, parameters, segment, gradients, route, pixels, valid);
+          if (last_route)
+            write_gx<kGpuLineSteps>(args, place, route, pixels, valid, inside, segment);
+        };
+        whole_group&& steps == kGpuLineSteps ? walk.template operator()<true>()
+                                             : walk.template operator()<false>();
+        own_sums.move(-kGpuLineSteps);
+        pixels -= kGpuLineSteps * route.pixel_step;
       }
     }
     const ParameterSums::Place sum_place = args.parameter_sums.place(args, place, k, warp, channel);

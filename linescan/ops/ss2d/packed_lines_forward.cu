@@ -12,6 +12,17 @@
 namespace linescan {
 namespace {
 
+// Where a lane's results go along its line.
+template <typename T>
+__device__ __forceinline__ LineWalk<char> results_walk(const ForwardArguments<T>& args,
+                                                       const BlockPlace& place,
+                                                       const TileRoute& route) {
+  const int64_t first = place.image * args.out.batch + route.pixel_origin * args.out.pixel;
+  return {static_cast<char*>(args.out.data) +
+              (first + lane_channel(args, place)) * size_of_result(args),
+          args.out.pixel * size_of_result(args), route};
+}
+
 template <typename T, int kHalves>
 __global__ void __launch_bounds__(32 * kGpuLineWarps)
     packed_lines_forward_kernel(ForwardArguments<T> args) {
@@ -23,71 +34,92 @@ __global__ void __launch_bounds__(32 * kGpuLineWarps)
   const bool exists = place.group * kGpuChannels + 2 * g < args.channels;
   const PackedFactors<T, kHalves> factors(args);
 
-  for (int k = 0; k < args.routes; ++k) {
+  // kFirst: the route's results are the sums' first addends, with D x.
+  const auto walk_route = [&]<bool kFirst>(int k) {
     const TileRoute route(args, place, args.codes[k]);
-    LineReader<T, T, kHalves> reader(args, place, route, k,
-                                     args.x.data + place.image * args.x.batch + first_channel,
-                                     args.x.pixel);
+    LineReader<T, T, kHalves> reader(args, place, route, k, args.x);
     const SumWalk sum_walk(sums, place, route);
-    const ResultWalk<T> result_walk(args, place, route);
+    LineWalk<char> results = results_walk(args, place, route);
     const PackedWeights<T, kHalves> weights(args, place, k);
     const PieceStates<T> entrance(args, args.entering, place, route, k, channel);
     float rate[2], skip[2];
     for (int i = 0; i < 2; ++i) {
       rate[i] =
           -exp2_approx(kLog2e * args.A_log[static_cast<int64_t>(k) * args.channels + channel[i]]);
-      skip[i] = k == 0 ? kLog2e * skip_of_routes(args, channel[i]) : 0.0f;
+      skip[i] = kFirst ? kLog2e * skip_of_routes(args, channel[i]) : 0.0f;
     }
-    float2* starts = args.starts ? StateTable(args).at(k, 0, 0, g) : nullptr;
-    const bool last_route = k == args.routes - 1;
-    const int parts = route.segments_a_line;
+    float2* const starts = args.starts ? StateTable(args).at(k, 0, 0, g) : nullptr;
+    const bool last_route = k == args.routes - 1, wanted = args.out.data != nullptr;
+    const bool wide = args.out_dtype == DType::kFloat32;
+    const int parts = (route.length + kGpuLineSteps - 1) / kGpuLineSteps;
+    const int groups = (route.lines + kGpuSegments - 1) / kGpuSegments;
+    bool has_line = false;
+    const auto start = [&](int group) {
+      has_line = reader.start(group);
+      reader.load(route.length);
+    };
     // Other warps may still add to the sums of the route before; the first segment's numbers come meanwhile.
-    if (warp < reader.groups()) reader.start(warp, 0);
-    if (k > 0) __syncthreads();
-    for (int group = warp; group < reader.groups(); group += warps) {
-      if (group != warp) reader.start(group, 0);
-      const float2 state = entrance.pair(reader.own.line);
+    if (warp < groups) start(warp);
+    if (!kFirst) __syncthreads();
+    for (int group = warp; group < groups; group += warps) {
+      if (group != warp) start(group);
+      const float2 state = entrance.pair(reader.line);
       float h[2] = {kLog2e * state.x, kLog2e * state.y};
-      for (int part = 0; part < parts; ++part) {
-        float dt[2 * kGpuProducts][2], B[2 * kGpuProducts], C[2 * kGpuProducts];
-        weights.multiply(reader.records, dt);
+      float2* kept = starts + reader.line * parts * (kGpuChannels / 2);
+      LineSums own_sums(sum_walk, reader.line);
+      results.start(reader.line, 0);
+      const bool whole_group = (group + 1) * kGpuSegments <= route.lines;
+      for (int left = route.length; left > 0; left -= kGpuLineSteps) {
+        float delta[kGpuLineSteps][2], B[kGpuLineSteps], C[kGpuLineSteps], terms[kGpuLineSteps][2];
+        weights.multiply(reader.records, delta);
         factors.multiply(reader.records, B, C);
-        Two<T> x[kGpuSegmentSteps];
+        float2 result[kGpuLineSteps];
 #pragma unroll
-        for (int t = 0; t < kGpuSegmentSteps; ++t) x[t] = reader.values[t];
-        const SegmentCursor here = reader.own;
-        if (part + 1 < parts) reader.read(part + 1);
-        if (starts && reader.exists)
-          starts[(here.line * parts + part) * (kGpuChannels / 2)] =
-              make_float2(kLn2 * h[0], kLn2 * h[1]);
-        // The steps whose results are wanted; nothing follows those behind a line's end.
-        const int steps = min(kGpuSegmentSteps, route.length - part * kGpuSegmentSteps);
-        const int valid = reader.exists && args.out.data != nullptr ? steps : 0;
-        const SegmentSums<false> own_sums(sum_walk, route, here, valid);
-        if (k == 0) {
-#pragma unroll
-          for (int t = 0; t < kGpuSegmentSteps; ++t)
-            own_sums.write(t, make_float2(skip[0] * x[t][0], skip[1] * x[t][1]));
+        for (int t = 0; t < kGpuLineSteps; ++t) {
+          const float x[2] = {reader.values[t][0], reader.values[t][1]};
+          for (int i = 0; i < 2; ++i) terms[t][i] = x[i] * B[t];
+          if (kFirst) result[t] = make_float2(skip[0] * x[0], skip[1] * x[1]);
         }
-        float2 result[kGpuSegmentSteps];
+        const int valid = has_line ? left : 0;
+        if (left > kGpuLineSteps) {
+          reader.move(kGpuLineSteps);
+          reader.load(left - kGpuLineSteps);
+        }
+        if (starts && valid > 0) *kept = make_float2(kLn2 * h[0], kLn2 * h[1]);
+        kept += kGpuChannels / 2;
+        const auto walk = [&]<bool kWhole>() {
+          const auto segment = own_sums.template segment<kWhole>(valid);
+          if (!kFirst) {
 #pragma unroll
-        for (int t = 0; t < kGpuSegmentSteps; ++t) result[t] = own_sums.read(t);
-#pragma unroll
-        for (int t = 0; t < kGpuSegmentSteps; ++t) {
-#pragma unroll
-          for (int i = 0; i < 2; ++i) {
-            const float size = softplus_base2(dt[t][i]);
-            h[i] = fmaf(exp2_approx(size * rate[i]), h[i], size * x[t][i] * B[t]);
+            for (int t = 0; t < kGpuLineSteps; ++t) result[t] = segment.read(t);
           }
-          result[t] = make_float2(fmaf(C[t], h[0], result[t].x), fmaf(C[t], h[1], result[t].y));
-        }
-        if (last_route)
-          result_walk.write(here, exists ? valid : 0, result);
-        else
-          own_sums.write(result);
+#pragma unroll
+          for (int t = 0; t < kGpuLineSteps; ++t) {
+#pragma unroll
+            for (int i = 0; i < 2; ++i) {
+              const float size = softplus_base2(delta[t][i]);
+              h[i] = fmaf(exp2_approx(size * rate[i]), h[i], size * terms[t][i]);
+            }
+            result[t] = make_float2(fmaf(C[t], h[0], result[t].x), fmaf(C[t], h[1], result[t].y));
+          }
+          // Nothing is wanted of the steps behind a line's end.
+          if (!last_route) {
+#pragma unroll
+            for (int t = 0; t < kGpuLineSteps; ++t) segment.write(t, result[t]);
+          } else if (exists && wanted) {
+            write_results<T>(results.at, results.step, wide, kWhole ? kGpuLineSteps : valid,
+                             result);
+          }
+        };
+        whole_group&& left >= kGpuLineSteps ? walk.template operator()<true>()
+                                            : walk.template operator()<false>();
+        own_sums.move(kGpuLineSteps);
+        results.move(kGpuLineSteps);
       }
     }
-  }
+  };
+  for (int k = 0; k < args.routes; ++k)
+    k == 0 ? walk_route.template operator()<true>(k) : walk_route.template operator()<false>(k);
 }
 
 }  // namespace

@@ -46,8 +46,8 @@ struct FactorGradients {
         walk(reinterpret_cast<T*>(args.delta_gradient.factors_of_block(place, k)) + g,
              2 * args.states, route) {}
 
-  __device__ __forceinline__ void start_walk(const TileRoute& route, const SegmentCursor& here) {
-    at = walk.at(route, here.line, here.part);
+  __device__ __forceinline__ void start_walk(const TileRoute& route, int pixels) {
+    at = walk.at(pixels);
     step = walk.step(route);
   }
   __device__ __forceinline__ void start_states() {
@@ -72,9 +72,8 @@ struct FactorGradients {
 #pragma unroll
     for (int t = 0; t < kGpuSegmentSteps; ++t) {
       T* const to = offset_bytes(at + first, t, step);
-      if (t >= steps) continue;
-      to[0] = from_float<T>(sums[t / 2][t % 2]);
-      to[states] = from_float<T>(sums[t / 2][2 + t % 2]);
+      store_if(t < steps, to, from_float<T>(sums[t / 2][t % 2]));
+      store_if(t < steps, to + states, from_float<T>(sums[t / 2][2 + t % 2]));
     }
   }
 };
@@ -107,7 +106,7 @@ struct RateGradients {
 template <bool kWhole, typename T>
 __device__ __forceinline__ void load_gout(float (&gy)[kGpuSegmentSteps][2],
                                           const BackwardArguments<T>& args, const BlockPlace& place,
-                                          const TileRoute& route, const SegmentCursor& here,
+                                          const ChunkRoute& route, const SegmentCursor& here,
                                           int valid) {
   const auto load = [&]<typename G>() {
     const auto gout = args.template gout_as<G>();
@@ -148,7 +147,7 @@ __global__ void __launch_bounds__(32 * kGpuBackwardWarps)
   int later =
       warp;  // chunks of the route behind the one at hand; behind its beginning, of the next route
   for (int k = 0; k < args.routes; ++k) {
-    const TileRoute route(args, place, args.codes[k]);
+    const ChunkRoute route(args, place, args.codes[k]);
     const PlaneWalk<const T> x_walk(args.x.data + place.image * args.x.batch + first_channel,
                                     args.x.pixel, route);
     const RecordWalk<T, kEights, kWhole> dts_walk(args, place, route, k);
@@ -198,8 +197,9 @@ __global__ void __launch_bounds__(32 * kGpuBackwardWarps)
           steps[i] += dt[t][i];
         }
       }
-      delta_gradient.start_walk(route, here);
-      factor_gradients.start_walk(route, here);
+      const int pixels = route.pixels_to(here.line, here.part);
+      delta_gradient.start_walk(route, pixels);
+      factor_gradients.start_walk(route, pixels);
 
       float P[kGpuSegmentSteps][2] = {}, Q[kGpuSegmentSteps][2] = {};
 #pragma unroll 1
@@ -342,7 +342,7 @@ __global__ void __launch_bounds__(32 * kGpuBackwardWarps)
           to_x.values[t] = make_float2(to_x.values[t].x + so_far.x, to_x.values[t].y + so_far.y);
         }
       if (last_route)
-        write_gx(args, place, route, here, valid, inside, to_x);
+        write_gx(args, place, route, pixels, valid, inside, to_x);
       else
         own_sums.write(to_x.values);
     }

@@ -41,7 +41,7 @@ __global__ void __launch_bounds__(32 * kGpuPackedWarps)
 
   int chunk = warp;  // of the route; behind its end, of the next one
   for (int k = 0; k < args.routes; ++k) {
-    const TileRoute route(args, place, args.codes[k]);
+    const ChunkRoute route(args, place, args.codes[k]);
     const PlaneWalk<const T> x_walk(args.x.data + place.image * args.x.batch + first_channel,
                                     args.x.pixel, route);
     const RecordWalk<T, kEights, kWhole> dts_walk(args, place, route, k);

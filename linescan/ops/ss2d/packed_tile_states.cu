@@ -1,7 +1,7 @@
 // ss2d on planes of several tiles, for half data and one state: every piece's effect on the state that
 // enters it, as piece_transfers_kernel of tile_states.cu finds it, by the packed kernels' means.
 //
-// A block takes 16 channels of one tile, a lane a line (gpu_lines.cuh).
+// A lane walks a line of the plane from end to end (gpu_lines.cuh), and leaves the effect of each piece.
 //
 // Numerics:  as packed_forward.cu.
 // Reference: reference.cpp beside this file. Chosen by piece_states in tile_states.cu.
@@ -15,94 +15,112 @@ namespace linescan {
 namespace {
 
 constexpr int kPieceWarps = 8;
+constexpr int kPieceBlocks = 3;  // of a multiprocessor: 80 registers a thread
 
 // transfers [slots, routes, pieces, channels]: (factor, offset). kBackward: of the gradient that comes
-// back, from gout of type G; else of the state.
+// back, from gout of type G, whose walk begins at the lines' ends; else of the state. A route's lines are walked by
+// `line_blocks` blocks.
 template <typename T, typename G, int kHalves, bool kBackward>
-__global__ void __launch_bounds__(32 * kPieceWarps, 2)
-    packed_transfers_kernel(Ss2dGpuArguments<T> args, GpuPlanes<const G> gout, float2* transfers) {
-  const BlockPlace place(args);
-  const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4;
-  const int channel = lane_channel(args, place);
-  const bool exists = place.group * kGpuChannels + 2 * g < args.channels;
-  const PackedFactors<T, kHalves> factors(args);
+__global__ void __launch_bounds__(32 * kPieceWarps, kPieceBlocks)
+    packed_transfers_kernel(Ss2dGpuArguments<T> args, GpuPlanes<const G> gout, int line_blocks,
+                            float2* transfers) {
+  unsigned index = blockIdx.x;
+  const auto take = [&](int count) {
+    const int number = static_cast<int>(index % count);
+    index /= count;
+    return number;
+  };
+  const int channel_group = take(args.channel_groups);  // neighbours share the records
+  const int line_block = take(line_blocks), k = take(args.routes);
+  const BlockPlace place(args, static_cast<int64_t>(index), channel_group);
+  const int code = kBackward ? args.codes[k] ^ kReverseInLine : args.codes[k];
+  const LineRoute route(args, code);
+  const int group = line_block * kPieceWarps + static_cast<int>(threadIdx.x) / 32;
+  if (group * kGpuSegments >= route.lines) return;
+
   using Input = std::conditional_t<kBackward, G, T>;
-  const auto* input = [&]() -> const Input* {
+  const auto input = [&]() -> const GpuPlanes<const Input>& {
     if constexpr (kBackward)
-      return gout.data + place.image * gout.batch + channel;
+      return gout;
     else
-      return args.x.data + place.image * args.x.batch + channel;
+      return args.x;
   }();
+  LineReader<T, Input, kHalves> reader(args, place, route, k, input);
+  const PackedWeights<T, kHalves> weights(args, place, k);
+  const PackedFactors<T, kHalves> factors(args);
+  const int channel = lane_channel(args, place);
+  const bool stores = reader.start(group) &&
+                      place.group * kGpuChannels + 2 * (threadIdx.x % 32 / 4) < args.channels;
+  float rate[2];
+  for (int i = 0; i < 2; ++i)
+    rate[i] =
+        -exp2_approx(kLog2e * args.A_log[static_cast<int64_t>(k) * args.channels + channel + i]);
 
-  for (int k = 0; k < args.routes; ++k) {
-    const TileRoute route(args, place, args.codes[k]);
-    LineReader<T, Input, kHalves> reader(args, place, route, k, input,
-                                         kBackward ? gout.pixel : args.x.pixel);
-    const PackedWeights<T, kHalves> weights(args, place, k);
-    float rate[2];
-    for (int i = 0; i < 2; ++i)
-      rate[i] =
-          -exp2_approx(kLog2e * args.A_log[static_cast<int64_t>(k) * args.channels + channel + i]);
-    float2* pieces =
-        transfers +
-        ((place.slot * args.routes + k) * args.pieces + route.first_piece) * args.channels +
-        channel;
-    const int parts = route.segments_a_line;
-    float length[2], offset[2];
+  const bool back = code & kReverseInLine;
+  const int tiles = code & kColumnMajor ? args.tile_rows : args.tile_columns;
+  const int side = code & kColumnMajor ? args.tile_height : args.tile_width;
+  int tile = back ? tiles - 1 : 0;
+  const auto steps_of_tile = [&] { return min(side, route.length - tile * side); };
+  // The pieces of the lane's line, in the order of the walk.
+  int64_t piece = static_cast<int64_t>(reader.line) * tiles + (kBackward ? tiles - 1 : 0);
+  const int next_piece = kBackward ? -args.channels : args.channels;
+  float2* at =
+      transfers + ((place.slot * args.routes + k) * args.pieces + piece) * args.channels + channel;
 
-    const auto walk_segment = [&]<bool kWhole>(int part) {
-      float dt[2 * kGpuProducts][2], B[2 * kGpuProducts], C[2 * kGpuProducts];
-      weights.multiply(reader.records, dt);
-      factors.multiply(reader.records, B, C);
-      Two<Input> values[kGpuSegmentSteps];
+  int left = steps_of_tile();  // of the tile, from the segment at hand on
+  reader.load(left);
+  float length[2] = {}, offset[2] = {};
+  for (int todo = tiles; todo > 0;) {
+    float delta[kGpuLineSteps][2], B[kGpuLineSteps], C[kGpuLineSteps], terms[kGpuLineSteps][2];
+    weights.multiply(reader.records, delta);
+    factors.multiply(reader.records, B, C);
 #pragma unroll
-      for (int t = 0; t < kGpuSegmentSteps; ++t) values[t] = reader.values[t];
-      const int next = kBackward ? part - 1 : part + 1;
-      if (kBackward ? part > 0 : kWhole && next < parts) reader.read(next);
-      const int steps = kWhole ? kGpuSegmentSteps : route.length - part * kGpuSegmentSteps;
+    for (int t = 0; t < kGpuLineSteps; ++t)
+      for (int c = 0; c < 2; ++c) terms[t][c] = reader.values[t][c] * (kBackward ? C[t] : B[t]);
+    const int count = min(left, kGpuLineSteps);
+    left -= count;
+    const bool ends = left == 0;
+    if (ends) {
+      --todo;
+      tile += back ? -1 : 1;
+      if (todo > 0) left = steps_of_tile();
+    }
+    if (left > 0) reader.move(count), reader.load(left);
+
+    const auto walk = [&]<bool kWhole>() {
 #pragma unroll
-      for (int i = 0; i < kGpuSegmentSteps; ++i) {
-        const int t = kBackward ? kGpuSegmentSteps - 1 - i : i;
+      for (int t = 0; t < kGpuLineSteps; ++t)
 #pragma unroll
         for (int c = 0; c < 2; ++c) {
-          float size = softplus_base2(dt[t][c]);
-          if (!kWhole && t >= steps) size = 0;
+          float size = softplus_base2(delta[t][c]), term = terms[t][c];
+          if (!kWhole && t >= count) size = term = 0;
           length[c] += size;
           const float a = exp2_approx(size * rate[c]);
-          if constexpr (kBackward) {
-            const float back = kWhole || t < steps ? C[t] * values[t][c] : 0.0f;
-            offset[c] = a * (offset[c] + back);
-          } else {
-            offset[c] = fmaf(a, offset[c], size * values[t][c] * B[t]);
-          }
+          offset[c] = kBackward ? a * (offset[c] + term) : fmaf(a, offset[c], size * term);
         }
-      }
     };
-    for (int group = warp; group < reader.groups(); group += kPieceWarps) {
-      for (int c = 0; c < 2; ++c) length[c] = offset[c] = 0;
-      reader.start(group, kBackward ? parts - 1 : 0);
-      for (int i = 0; i < parts; ++i) {
-        const int part = kBackward ? parts - 1 - i : i;
-        reader.whole(part) ? walk_segment.template operator()<true>(part)
-                           : walk_segment.template operator()<false>(part);
-      }
-      // Steps are in units of ln 2, and so is what they add to a state.
-      constexpr float kUnit = kBackward ? 1.0f : kLn2;
-      if (reader.exists && exists)
-        *reinterpret_cast<float4*>(pieces + reader.own.line * route.pieces_a_line * args.channels) =
-            make_float4(exp2_approx(length[0] * rate[0]), kUnit * offset[0],
-                        exp2_approx(length[1] * rate[1]), kUnit * offset[1]);
-    }
+    count == kGpuLineSteps ? walk.template operator()<true>() : walk.template operator()<false>();
+    if (!ends) continue;
+    // Steps are in units of ln 2, and so is what they add to a state.
+    constexpr float kUnit = kBackward ? 1.0f : kLn2;
+    if (stores)
+      *reinterpret_cast<float4*>(at) =
+          make_float4(exp2_approx(length[0] * rate[0]), kUnit * offset[0],
+                      exp2_approx(length[1] * rate[1]), kUnit * offset[1]);
+    at += next_piece;
+    for (int c = 0; c < 2; ++c) length[c] = offset[c] = 0;
   }
 }
 
 template <typename T, typename G, bool kBackward>
 void launch_transfers(const Ss2dGpuArguments<T>& args, const GpuPlanes<const G>& gout, int halves,
                       int64_t images, float2* transfers, GpuStream stream) {
-  const int64_t blocks = images * args.channel_groups * args.tile_rows * args.tile_columns;
+  const int groups = (std::max(args.height, args.width) + kGpuSegments - 1) / kGpuSegments;
+  const int line_blocks = (groups + kPieceWarps - 1) / kPieceWarps;
+  const int64_t blocks = images * args.routes * line_blocks * args.channel_groups;
   dispatch_halves(halves, [&]<int kHalves>() {
     launch("ss2d packed_transfers", packed_transfers_kernel<T, G, kHalves, kBackward>,
-           {blocks, 32 * kPieceWarps}, stream, args, gout, transfers);
+           {blocks, 32 * kPieceWarps}, stream, args, gout, line_blocks, transfers);
   });
 }
 

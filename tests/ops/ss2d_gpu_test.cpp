@@ -60,6 +60,13 @@ Gpu small_gpu() {
   return gpu;
 }
 
+// Tiles of 16 x 16, whose lines are two segments.
+Gpu medium_gpu() {
+  Gpu gpu = test_gpu();
+  gpu.shared_per_block = 25000;
+  return gpu;
+}
+
 // As test_gpu(), so small that a few images fill it: small planes are then walked an image a lane.
 Gpu narrow_gpu() {
   Gpu gpu = test_gpu();
@@ -98,13 +105,15 @@ class Ss2dGpuImages : public Ss2dGpu {};
 
 TEST_P(Ss2dGpu, AgreesWithReference) { expect_right(test_gpu()); }
 TEST_P(Ss2dGpuTiles, AgreeWithReference) { expect_right(small_gpu()); }
+TEST_P(Ss2dGpuTiles, OfWholeSegmentsAgreeWithReference) { expect_right(medium_gpu()); }
 TEST_P(Ss2dGpuImages, AgreeWithReference) {
   const Sample sample(GetParam());
   EXPECT_TRUE(plan(size_of(sample.problem), Pass::kForward, narrow_gpu()).walks_images);
   expect_right(narrow_gpu());
 }
 
-// Segments are 7 steps, chunks 28, blocks 16 channels; records of 16 numbers are one product.
+// Segments are 7 steps, chunks 28, on planes of several tiles 8 and 32; blocks have 16 channels; records of 16 numbers are one
+// product.
 INSTANTIATE_TEST_SUITE_P(
     Sizes, Ss2dGpu,
     ::testing::Values(

@@ -42,6 +42,18 @@ __device__ __forceinline__ float* carries_of_block(const Ss2dGpuArguments<T>& ar
   return args.carries ? args.carries + blockIdx.x * (kGpuCarryFloats * args.states) : nullptr;
 }
 
+// The number of a block, taken apart: how far along it is in one dimension after another, the innermost first.
+struct BlockNumber {
+  unsigned rest = blockIdx.x;
+
+  __device__ __forceinline__ int take(int count) {
+    const unsigned quotient = rest / count;
+    const auto number = static_cast<int>(rest - quotient * count);
+    rest = quotient;
+    return number;
+  }
+};
+
 // The tile of the plane and the channels that a block owns.
 struct BlockPlace {
   int64_t image, slot;  // of the batch; of the slice that this launch works through
@@ -51,17 +63,11 @@ struct BlockPlace {
 
   template <typename T>
   __device__ __forceinline__ explicit BlockPlace(const Ss2dGpuArguments<T>& args) {
-    unsigned index = blockIdx.x;
-    const auto take = [&](int count) {
-      const unsigned rest = index / count;
-      const auto number = static_cast<int>(index - rest * count);
-      index = rest;
-      return number;
-    };
-    group = take(args.channel_groups);  // neighbours share the records
-    tile_column = take(args.tile_columns);
-    tile_row = take(args.tile_rows);
-    slot = index;
+    BlockNumber number;
+    group = number.take(args.channel_groups);  // neighbours share the records
+    tile_column = number.take(args.tile_columns);
+    tile_row = number.take(args.tile_rows);
+    slot = number.rest;
     image = args.first_image + slot;
     top = tile_row * args.tile_height;
     left = tile_column * args.tile_width;

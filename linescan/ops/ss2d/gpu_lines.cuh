@@ -2,8 +2,8 @@
 // every line of a tile is known or does not matter: nothing crosses lanes, and no warp waits for another.
 //
 // As in gpu_packed.cuh lane 4 g + q owns two channels and one of four neighbours, here lines; it walks along its
-// line a segment of kGpuLineSteps after another. Tiles' sides are multiples of those wherever they are cut by
-// choice, so that most segments are whole.
+// line a segment of kGpuLineSteps after another. Most segments are whole: sides that are cut are multiples of those where
+// there is room for more than eight places.
 #pragma once
 
 #include "linescan/ops/ss2d/gpu_packed.cuh"
@@ -11,24 +11,6 @@
 namespace linescan {
 
 static_assert(kGpuLineSteps == 2 * kGpuProducts);
-
-// The lines of all of a plane, with the names of TileRoute.
-struct LineRoute {
-  int lines, length;
-  int pixel_step, pixel_line, pixel_origin;
-
-  template <typename T>
-  __device__ __forceinline__ LineRoute(const Ss2dGpuArguments<T>& args, int code) {
-    const bool columns = code & kColumnMajor;
-    lines = columns ? args.width : args.height;
-    length = columns ? args.height : args.width;
-    pixel_step = columns ? args.width : 1;
-    pixel_line = columns ? 1 : args.width;
-    pixel_origin = 0;
-    if (code & kReverseInLine) pixel_origin += (length - 1) * pixel_step, pixel_step = -pixel_step;
-    if (code & kReverseLines) pixel_origin += (lines - 1) * pixel_line, pixel_line = -pixel_line;
-  }
-};
 
 // Makes the assembler keep a number in every lane: what the whole warp has once is copied for every use by which lanes differ. Of
 // numbers below 2^31 - 32, which are their own minimum with what differs from lane to lane.
@@ -43,8 +25,7 @@ struct LineWalk {
   int step, line;  // bytes from step to step, from line to line
 
   // `first`: at the first step of the first line. pixel: numbers from pixel to pixel.
-  template <class Route>
-  __device__ __forceinline__ LineWalk(Element* first, int64_t pixel, const Route& route)
+  __device__ __forceinline__ LineWalk(Element* first, int64_t pixel, const TileRoute& route)
       : first(first), at(first) {
     const int bytes = static_cast<int>(pixel * sizeof(Element));
     step = route.pixel_step * bytes;
@@ -61,10 +42,10 @@ struct LineWalk {
 };
 
 // Where it begins for a lane's channels.
-template <typename T, typename Element, class Route>
+template <typename T, typename Element>
 __device__ __forceinline__ LineWalk<Element> channels_walk(const Ss2dGpuArguments<T>& args,
                                                            const BlockPlace& place,
-                                                           const Route& route,
+                                                           const TileRoute& route,
                                                            const GpuPlanes<Element>& planes) {
   Element* const first = planes.data + place.image * planes.batch +
                          route.pixel_origin * planes.pixel + lane_channel(args, place);
@@ -79,6 +60,12 @@ __device__ __forceinline__ void load_steps(Two<Element> (&values)[kGpuLineSteps]
   for (int t = 0; t < kGpuLineSteps; ++t)
     values[t] = read_two(walk.ahead(kWhole ? t : min(t, left - 1)));
 }
+template <typename Element>
+__device__ __forceinline__ void load_steps(Two<Element> (&values)[kGpuLineSteps],
+                                           const LineWalk<const Element>& walk, int left) {
+  left >= kGpuLineSteps ? load_steps<true>(values, walk, left)
+                        : load_steps<false>(values, walk, left);
+}
 
 // What a lane reads of its line: the records, and its channels of another tensor (x or the result's gradient),
 // of the segment that it is at.
@@ -88,20 +75,16 @@ struct LineReader {
   Two<Input> values[kGpuLineSteps];
   int line = 0;  // of the route; lanes behind the last one repeat it
 
-  template <class Route>
   __device__ __forceinline__ LineReader(const Ss2dGpuArguments<T>& args, const BlockPlace& place,
-                                        const Route& route, int k,
+                                        const TileRoute& route, int k,
                                         const GpuPlanes<const Input>& input)
       : lines_(route.lines),
         record_walk_(first_record(args, place, route, k), int64_t{args.routes} * args.record,
                      route),
-        value_walk_(channels_walk(args, place, route, input)) {
-    const int q = threadIdx.x % 4;
-    const int last = min((kHalves - 1) * 8 + 2 * q, args.record - 2);
-    const int own = kHalves == 1 ? last : 2 * q;
-    record_walk_.first += own;
-    last_half_ = last - own;
-    odd_ = threadIdx.x / 4 & 1;
+        value_walk_(channels_walk(args, place, route, input)),
+        words_(args.record, kHalves),
+        odd_(threadIdx.x / 4 & 1) {
+    record_walk_.first += words_.first;
   }
 
   // Goes to step `position` of four lines. False: the lane has none.
@@ -123,29 +106,22 @@ struct LineReader {
 
  private:
   int lines_;
-  int last_half_;  // numbers from a column's first word to its last: numbers past the end repeat the last
-  int odd_;        // whether the lane's columns are odd steps
   LineWalk<const T> record_walk_;
   LineWalk<const Input> value_walk_;
+  RecordWords words_;
+  int odd_;  // whether the lane's columns are odd steps
 
-  template <class Route>
   __device__ __forceinline__ static const T* first_record(const Ss2dGpuArguments<T>& args,
                                                           const BlockPlace& place,
-                                                          const Route& route, int k) {
+                                                          const TileRoute& route, int k) {
     const int64_t pixels = place.image * args.height * args.width + route.pixel_origin;
     return args.projection + (pixels * args.routes + k) * args.record;
   }
   template <bool kWhole>
   __device__ __forceinline__ void load(int left) {
 #pragma unroll
-    for (int j = 0; j < kGpuProducts; ++j) {
-      const T* const at = record_walk_.ahead(kWhole ? 2 * j : min(2 * j, left - 1 - odd_));
-#pragma unroll
-      for (int half = 0; half < kHalves; ++half) {
-        const T* const word = at + (half == kHalves - 1 && half > 0 ? last_half_ : 8 * half);
-        records.words[j][half] = __ldg(reinterpret_cast<const uint32_t*>(word));
-      }
-    }
+    for (int j = 0; j < kGpuProducts; ++j)
+      records.load(j, record_walk_.ahead(kWhole ? 2 * j : min(2 * j, left - 1 - odd_)), words_);
     load_steps<kWhole>(values, value_walk_, left);
   }
 };

@@ -66,7 +66,7 @@ template <typename T>
 bool packed_pairs(const GpuPlanes<T>& planes, int64_t element_bytes, int64_t width) {
   return planes.channel == 1 && planes.batch % 2 == 0 && planes.pixel % 2 == 0 &&
          reinterpret_cast<std::uintptr_t>(planes.data) % (2 * element_bytes) == 0 &&
-         width * planes.pixel * element_bytes < (int64_t{1} << 28);  // seven of them in 32 bits
+         width * planes.pixel * element_bytes < (int64_t{1} << 28);  // a segment of them in 32 bits
 }
 
 // The segment of a route that a lane is at.
@@ -142,12 +142,33 @@ __device__ __forceinline__ void load_steps(Two<T> (&values)[kGpuSegmentSteps],
                  [&](int t, const T* at) { values[t] = read_two(at); });
 }
 
+// Which numbers of a record are a lane's, of the `halves` eights from `number` on, an even one: two of each.
+struct RecordWords {
+  int first;      // of the first eight
+  int last_half;  // from there to those of the last: numbers past the end repeat the record's last two
+
+  __device__ __forceinline__ RecordWords(int record, int halves, int number = 0) {
+    const int own = number + 2 * (static_cast<int>(threadIdx.x) % 4);
+    const int last = min(own + (halves - 1) * 8, record - 2);
+    first = halves == 1 ? last : own;
+    last_half = last - first;
+  }
+};
+
 // The columns of records that a lane holds for the products of one chunk: of product j the record at
 // step 2 j + (g & 1) of segment g / 2, and of every eight numbers 2q and 2q + 1.
 template <typename T, int kHalves>
 struct RecordColumns {
   uint32_t words[kGpuProducts][kHalves];
 
+  // The words of product j, from the lane's own of the first eight numbers on.
+  __device__ __forceinline__ void load(int j, const T* at, const RecordWords& own) {
+#pragma unroll
+    for (int half = 0; half < kHalves; ++half) {
+      const T* const word = at + (half == kHalves - 1 && half > 0 ? own.last_half : 8 * half);
+      words[j][half] = __ldg(reinterpret_cast<const uint32_t*>(word));
+    }
+  }
   // d = rows * columns of product j + c, over the numbers of part `part`.
   template <int kPart>
   __device__ __forceinline__ void multiply(float (&d)[4], const FragmentA<T>& rows, int j,
@@ -163,8 +184,8 @@ struct RecordColumns {
 template <typename T, int kHalves, bool kWhole>
 struct RecordWalk {
   PlaneWalk<const T> walk;
-  int last_half;  // numbers from a column's first word to its last: numbers past the end repeat the last
-  int odd;        // whether the lane's columns are odd steps, which kWhole has in `walk`
+  RecordWords words;
+  int odd;  // whether the lane's columns are odd steps, which kWhole has in `walk`
 
   // Of all numbers of a record from `number` on, an even one.
   __device__ __forceinline__ RecordWalk(const Ss2dGpuArguments<T>& args, const BlockPlace& place,
@@ -173,13 +194,10 @@ struct RecordWalk {
                  place.image * static_cast<int64_t>(args.height) * args.width * args.routes *
                      args.record +
                  static_cast<int64_t>(k) * args.record,
-             static_cast<int64_t>(args.routes) * args.record, route) {
-    const int q = threadIdx.x % 4;
-    const int last = min(number + (kHalves - 1) * 8 + 2 * q, args.record - 2);
-    const int own = kHalves == 1 ? last : number + 2 * q;
-    walk.first += own;
-    last_half = last - own;
-    odd = threadIdx.x / 4 & 1;
+             static_cast<int64_t>(args.routes) * args.record, route),
+        words(args.record, kHalves, number),
+        odd(threadIdx.x / 4 & 1) {
+    walk.first += words.first;
     if (kWhole) walk.first = offset_bytes(walk.first, odd, walk.step(route));
   }
 
@@ -193,13 +211,7 @@ struct RecordWalk {
     for (int j = 0; j < kGpuProducts; ++j) {
       const bool beyond = 2 * j + 1 >= kGpuSegmentSteps;
       const int step = !kWhole ? min(2 * j + odd, last) : beyond ? 2 * j - odd : 2 * j;
-      const T* at = offset_bytes(first, step, walk.step(route));
-#pragma unroll
-      for (int half = 0; half < kHalves; ++half) {
-        const T* word = at + (half == kHalves - 1 && half > 0 ? last_half : 8 * half);
-        const auto* address = reinterpret_cast<const uint32_t*>(word);
-        columns.words[j][half] = __ldg(address);
-      }
+      columns.load(j, offset_bytes(first, step, walk.step(route)), words);
     }
   }
 };

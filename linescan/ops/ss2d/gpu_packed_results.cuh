@@ -19,6 +19,13 @@ template <typename T>
 __device__ __forceinline__ int size_of_result(const ForwardArguments<T>& args) {
   return args.out_dtype == DType::kFloat32 ? sizeof(float) : sizeof(T);
 }
+// That of the lane's channels at pixel 0.
+template <typename T>
+__device__ __forceinline__ char* first_result(const ForwardArguments<T>& args,
+                                              const BlockPlace& place) {
+  const int64_t number = place.image * args.out.batch + lane_channel(args, place);
+  return static_cast<char*>(args.out.data) + number * size_of_result(args);
+}
 
 // Writes the lane's two channels at the first `valid` steps of a segment, `step` bytes apart, of sums that count in units of
 // ln 2: float32 (`wide`) or T.
@@ -50,10 +57,8 @@ struct ResultWalk {
   __device__ __forceinline__ ResultWalk(const ForwardArguments<T>& args, const BlockPlace& place,
                                         const ChunkRoute& route)
       : route(route),
-        walk(static_cast<char*>(args.out.data), args.out.pixel * size_of_result(args), route),
-        wide(args.out_dtype == DType::kFloat32) {
-    walk.first += (place.image * args.out.batch + lane_channel(args, place)) * size_of_result(args);
-  }
+        walk(first_result(args, place), args.out.pixel * size_of_result(args), route),
+        wide(args.out_dtype == DType::kFloat32) {}
   __device__ __forceinline__ void write(const SegmentCursor& here, int valid,
                                         const float2 (&sums)[kGpuSegmentSteps]) const {
     write_results<T>(walk.at(route, here.line, here.part), walk.step(route), wide, valid, sums);

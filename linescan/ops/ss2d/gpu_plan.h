@@ -19,8 +19,7 @@ inline constexpr int kGpuChannels = 16;     // channels of a block
 inline constexpr int kGpuSegments = 4;      // neighbouring lanes that share a chunk
 inline constexpr int kGpuSegmentSteps = 7;  // odd: lanes then meet different banks
 inline constexpr int kGpuChunk = kGpuSegments * kGpuSegmentSteps;
-inline constexpr int kGpuLineSteps =
-    8;  // of a segment on planes of several tiles, whose sides it divides
+inline constexpr int kGpuLineSteps = 8;  // of a segment on planes of several tiles
 // Warps of a multiprocessor:
 inline constexpr int kGpuMaxWarps = 16;      // general, forward: 128 registers a thread
 inline constexpr int kGpuBackwardWarps = 8;  // backward, general, lines or pairs of states: 255
@@ -57,7 +56,7 @@ constexpr int64_t gpu_bytes_at_once(int64_t rank, int64_t channels) {
 }
 inline constexpr int kGpuMaxRoutes = 1024;  // their codes travel as kernel arguments
 
-// Places between rows of a tile's sums in shared memory. Against bank conflicts: four lanes, seven places apart in a row
+// Places between rows of a tile's sums in shared memory. Against bank conflicts, on planes of one tile: four lanes, seven places apart in a row
 // or a column or in neighbouring ones, are to have different remainders by four.
 constexpr int64_t gpu_sum_pitch(int64_t height, int64_t width) {
   const auto two_segments = [](int64_t steps) {

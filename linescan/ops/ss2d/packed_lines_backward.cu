@@ -57,10 +57,7 @@ __global__ void __launch_bounds__(32 * kGpuBackwardWarps)
     bool has_line = false;
     const auto load = [&](int left) {
       reader.load(left);
-      if (left >= kGpuLineSteps)
-        load_steps<true>(next_gy, gout_walk, left);
-      else
-        load_steps<false>(next_gy, gout_walk, left);
+      load_steps(next_gy, gout_walk, left);
       next_start = *starts_at;
     };
     const auto start = [&](int group) {

@@ -12,17 +12,6 @@
 namespace linescan {
 namespace {
 
-// Where a lane's results go along its line.
-template <typename T>
-__device__ __forceinline__ LineWalk<char> results_walk(const ForwardArguments<T>& args,
-                                                       const BlockPlace& place,
-                                                       const TileRoute& route) {
-  const int64_t first = place.image * args.out.batch + route.pixel_origin * args.out.pixel;
-  return {static_cast<char*>(args.out.data) +
-              (first + lane_channel(args, place)) * size_of_result(args),
-          args.out.pixel * size_of_result(args), route};
-}
-
 template <typename T, int kHalves>
 __global__ void __launch_bounds__(32 * kGpuLineWarps)
     packed_lines_forward_kernel(ForwardArguments<T> args) {
@@ -39,7 +28,9 @@ __global__ void __launch_bounds__(32 * kGpuLineWarps)
     const TileRoute route(args, place, args.codes[k]);
     LineReader<T, T, kHalves> reader(args, place, route, k, args.x);
     const SumWalk sum_walk(sums, place, route);
-    LineWalk<char> results = results_walk(args, place, route);
+    const int64_t result_bytes = args.out.pixel * size_of_result(args);
+    LineWalk<char> results(first_result(args, place) + route.pixel_origin * result_bytes,
+                           result_bytes, route);
     const PackedWeights<T, kHalves> weights(args, place, k);
     const PieceStates<T> entrance(args, args.entering, place, route, k, channel);
     float rate[2], skip[2];
@@ -103,10 +94,11 @@ __global__ void __launch_bounds__(32 * kGpuLineWarps)
             result[t] = make_float2(fmaf(C[t], h[0], result[t].x), fmaf(C[t], h[1], result[t].y));
           }
           // Nothing is wanted of the steps behind a line's end.
+          if (!wanted) return;
           if (!last_route) {
 #pragma unroll
             for (int t = 0; t < kGpuLineSteps; ++t) segment.write(t, result[t]);
-          } else if (exists && wanted) {
+          } else if (exists) {
             write_results<T>(results.at, results.step, wide, kWhole ? kGpuLineSteps : valid,
                              result);
           }

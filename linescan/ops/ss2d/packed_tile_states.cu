@@ -1,7 +1,8 @@
 // ss2d on planes of several tiles, for half data and one state: every piece's effect on the state that
 // enters it, as piece_transfers_kernel of tile_states.cu finds it, by the packed kernels' means.
 //
-// A lane walks a line of the plane from end to end (gpu_lines.cuh), and leaves the effect of each piece.
+// A lane walks a line of the plane, or as many tiles of it as one warp is to walk (gpu_lines.cuh), and leaves the effect of
+// each piece.
 //
 // Numerics:  as packed_forward.cu.
 // Reference: reference.cpp beside this file. Chosen by piece_states in tile_states.cu.
@@ -16,27 +17,29 @@ namespace {
 
 constexpr int kPieceWarps = 8;
 constexpr int kPieceBlocks = 3;  // of a multiprocessor: 80 registers a thread
+constexpr int kPieceTiles = 16;  // that a warp walks: longer lines are cut, for flat planes
+constexpr int kPieceLines = kPieceWarps * kGpuSegments;
 
 // transfers [slots, routes, pieces, channels]: (factor, offset). kBackward: of the gradient that comes
-// back, from gout of type G, whose walk begins at the lines' ends; else of the state. A route's lines are walked by
-// `line_blocks` blocks.
+// back, from gout of type G, whose walk begins at the lines' ends; else of the state. A route has `route_blocks` blocks, those
+// that walk its lines' first tiles, then those of the next ones; of routes with fewer lines or tiles some have nothing to do.
 template <typename T, typename G, int kHalves, bool kBackward>
 __global__ void __launch_bounds__(32 * kPieceWarps, kPieceBlocks)
-    packed_transfers_kernel(Ss2dGpuArguments<T> args, GpuPlanes<const G> gout, int line_blocks,
+    packed_transfers_kernel(Ss2dGpuArguments<T> args, GpuPlanes<const G> gout, int route_blocks,
                             float2* transfers) {
-  unsigned index = blockIdx.x;
-  const auto take = [&](int count) {
-    const int number = static_cast<int>(index % count);
-    index /= count;
-    return number;
-  };
-  const int channel_group = take(args.channel_groups);  // neighbours share the records
-  const int line_block = take(line_blocks), k = take(args.routes);
-  const BlockPlace place(args, static_cast<int64_t>(index), channel_group);
+  BlockNumber number;
+  const int channel_group = number.take(args.channel_groups);  // neighbours share the records
+  const int route_block = number.take(route_blocks), k = number.take(args.routes);
+  const BlockPlace place(args, int64_t{number.rest}, channel_group);
   const int code = kBackward ? args.codes[k] ^ kReverseInLine : args.codes[k];
-  const LineRoute route(args, code);
-  const int group = line_block * kPieceWarps + static_cast<int>(threadIdx.x) / 32;
-  if (group * kGpuSegments >= route.lines) return;
+  const TileRoute route(args, place, code);
+  const bool back = code & kReverseInLine;
+  const int tiles = code & kColumnMajor ? args.tile_rows : args.tile_columns;
+  const int side = code & kColumnMajor ? args.tile_height : args.tile_width;
+  const int line_blocks = (route.lines - 1) / kPieceLines + 1;
+  const int begun = route_block / line_blocks * kPieceTiles;  // tiles that others walk first
+  const int group = route_block % line_blocks * kPieceWarps + static_cast<int>(threadIdx.x) / 32;
+  if (begun >= tiles || group * kGpuSegments >= route.lines) return;
 
   using Input = std::conditional_t<kBackward, G, T>;
   const auto input = [&]() -> const GpuPlanes<const Input>& {
@@ -49,20 +52,19 @@ __global__ void __launch_bounds__(32 * kPieceWarps, kPieceBlocks)
   const PackedWeights<T, kHalves> weights(args, place, k);
   const PackedFactors<T, kHalves> factors(args);
   const int channel = lane_channel(args, place);
-  const bool stores = reader.start(group) &&
+  int tile = back ? tiles - 1 - begun : begun;
+  const int before = !back ? tile * side : begun > 0 ? route.length - (tile + 1) * side : 0;
+  const bool stores = reader.start(group, before) &&
                       place.group * kGpuChannels + 2 * (threadIdx.x % 32 / 4) < args.channels;
   float rate[2];
   for (int i = 0; i < 2; ++i)
     rate[i] =
         -exp2_approx(kLog2e * args.A_log[static_cast<int64_t>(k) * args.channels + channel + i]);
 
-  const bool back = code & kReverseInLine;
-  const int tiles = code & kColumnMajor ? args.tile_rows : args.tile_columns;
-  const int side = code & kColumnMajor ? args.tile_height : args.tile_width;
-  int tile = back ? tiles - 1 : 0;
   const auto steps_of_tile = [&] { return min(side, route.length - tile * side); };
   // The pieces of the lane's line, in the order of the walk.
-  int64_t piece = static_cast<int64_t>(reader.line) * tiles + (kBackward ? tiles - 1 : 0);
+  const int64_t piece =
+      static_cast<int64_t>(reader.line) * tiles + (kBackward ? tiles - 1 - begun : begun);
   const int next_piece = kBackward ? -args.channels : args.channels;
   float2* at =
       transfers + ((place.slot * args.routes + k) * args.pieces + piece) * args.channels + channel;
@@ -70,7 +72,7 @@ __global__ void __launch_bounds__(32 * kPieceWarps, kPieceBlocks)
   int left = steps_of_tile();  // of the tile, from the segment at hand on
   reader.load(left);
   float length[2] = {}, offset[2] = {};
-  for (int todo = tiles; todo > 0;) {
+  for (int todo = min(kPieceTiles, tiles - begun); todo > 0;) {
     float delta[kGpuLineSteps][2], B[kGpuLineSteps], C[kGpuLineSteps], terms[kGpuLineSteps][2];
     weights.multiply(reader.records, delta);
     factors.multiply(reader.records, B, C);
@@ -115,12 +117,16 @@ __global__ void __launch_bounds__(32 * kPieceWarps, kPieceBlocks)
 template <typename T, typename G, bool kBackward>
 void launch_transfers(const Ss2dGpuArguments<T>& args, const GpuPlanes<const G>& gout, int halves,
                       int64_t images, float2* transfers, GpuStream stream) {
-  const int groups = (std::max(args.height, args.width) + kGpuSegments - 1) / kGpuSegments;
-  const int line_blocks = (groups + kPieceWarps - 1) / kPieceWarps;
-  const int64_t blocks = images * args.routes * line_blocks * args.channel_groups;
+  const auto blocks_of = [](int64_t lines, int64_t tiles) {
+    return ceil_div(lines, int64_t{kPieceLines}) * ceil_div(tiles, int64_t{kPieceTiles});
+  };
+  const int64_t route_blocks =
+      std::max(blocks_of(args.height, args.tile_columns), blocks_of(args.width, args.tile_rows));
+  const int64_t blocks = images * args.routes * route_blocks * args.channel_groups;
   dispatch_halves(halves, [&]<int kHalves>() {
     launch("ss2d packed_transfers", packed_transfers_kernel<T, G, kHalves, kBackward>,
-           {blocks, 32 * kPieceWarps}, stream, args, gout, line_blocks, transfers);
+           {blocks, 32 * kPieceWarps}, stream, args, gout, static_cast<int>(route_blocks),
+           transfers);
   });
 }
 

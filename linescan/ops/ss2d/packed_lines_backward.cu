@@ -115,8 +115,8 @@ __global__ void __launch_bounds__(32 * kGpuBackwardWarps)
           if (last_route)
             write_gx<kGpuLineSteps>(args, place, route, pixels, valid, inside, segment);
         };
-        whole_group&& steps == kGpuLineSteps ? walk.template operator()<true>()
-                                             : walk.template operator()<false>();
+        const bool whole = whole_group && steps == kGpuLineSteps;
+        whole ? walk.template operator()<true>() : walk.template operator()<false>();
         own_sums.move(-kGpuLineSteps);
         pixels -= kGpuLineSteps * route.pixel_step;
       }

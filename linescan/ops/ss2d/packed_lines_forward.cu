@@ -103,8 +103,8 @@ __global__ void __launch_bounds__(32 * kGpuLineWarps)
                              result);
           }
         };
-        whole_group&& left >= kGpuLineSteps ? walk.template operator()<true>()
-                                            : walk.template operator()<false>();
+        const bool whole = whole_group && left >= kGpuLineSteps;
+        whole ? walk.template operator()<true>() : walk.template operator()<false>();
         own_sums.move(kGpuLineSteps);
         results.move(kGpuLineSteps);
       }

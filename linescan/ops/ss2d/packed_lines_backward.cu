@@ -2,7 +2,7 @@
 // line a lane (gpu_lines.cuh), from the last segment to the first. The states that enter the segments come from the
 // forward pass or another run of it, the gradients that come back from behind the lines from tile_states.cu.
 //
-// Source:    docs/decisions/0032-a-lane-a-line-on-planes-of-tiles.md.
+// Source:    docs/decisions/0032-a-lane-a-line-on-planes-of-tiles.md, 0047.
 // Numerics:  as packed_backward.cu.
 // Reference: reference.cpp beside this file. Chosen by launch_packed_backward in packed_backward.cu.
 

@@ -1,7 +1,7 @@
 // ss2d, forward, for half data and one state on planes of several tiles: the steps of packed_forward.cu, a line
 // a lane (gpu_lines.cuh). The states that enter the lines are known (tile_states.cu), so chunks hand nothing on.
 //
-// Source:    docs/decisions/0032-a-lane-a-line-on-planes-of-tiles.md.
+// Source:    docs/decisions/0032-a-lane-a-line-on-planes-of-tiles.md, 0047.
 // Numerics:  as packed_forward.cu.
 // Reference: reference.cpp beside this file. Chosen by launch_packed_forward in packed_forward.cu.
 

@@ -4,6 +4,7 @@
 // A lane walks a line of the plane, or as many tiles of it as one warp is to walk (gpu_lines.cuh), and leaves the effect of
 // each piece.
 //
+// Source:    docs/decisions/0047-eight-steps-on-planes-of-tiles.md.
 // Numerics:  as packed_forward.cu.
 // Reference: reference.cpp beside this file. Chosen by piece_states in tile_states.cu.
 

@@ -53,22 +53,21 @@ SECTIONS = ["scan", "ss2d", "delta", "packed", "conv", "networks", "resolutions"
 
 
 def milliseconds(work, count=20):
-    """Median time of work() as a CUDA graph."""
+    """Median time of work() as a CUDA graph. Like the peers' program it waits once, behind all of them: otherwise the GPU
+    would be idle when a time begins, and until a launch reaches it."""
     for _ in range(3):
         work()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         work()
-    times = []
-    for _ in range(count + 3):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(count + 3)]
+    for start, end in events:
         start.record()
         graph.replay()
         end.record()
-        end.synchronize()
-        times.append(start.elapsed_time(end))
-    return statistics.median(times[3:])
+    torch.cuda.synchronize()
+    return statistics.median(start.elapsed_time(end) for start, end in events[3:])
 
 
 def peak_megabytes(work):

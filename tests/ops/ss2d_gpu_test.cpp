@@ -184,23 +184,35 @@ std::vector<Case> types_and_layouts() {
                      .dtype = DType::kBFloat16});
   for (const DType dtype : {DType::kBFloat16, DType::kFloat16})
     cases.push_back({.channels = 20, .rank = 6, .dtype = dtype, .float_weight = true});
-  // Several tiles of 64 channels in the products with delta's gradient.
-  for (const int64_t rank : {10, 24, 70})
-    cases.push_back({.batch = 2,
-                     .channels = rank == 24 ? 130 : 82,
-                     .height = 7,
-                     .width = 10,
+  // The products with delta's gradient: channels and ranks of every kind of tile, both at once in tiles of 96 and of 64, and one
+  // each; one tile or several, of channels and of pixels, whole and not.
+  struct Sizes {
+    int64_t channels, rank;
+  };
+  for (const auto& [channels, rank] : {Sizes{96, 10},
+                                       {192, 14},
+                                       {192, 20},
+                                       {288, 10},
+                                       {384, 24},
+                                       {82, 10},
+                                       {256, 16},
+                                       {130, 24},
+                                       {270, 10},
+                                       {480, 10},
+                                       {96, 34},
+                                       {192, 48},
+                                       {40, 24},
+                                       {514, 20},
+                                       {82, 34},
+                                       {82, 70},
+                                       {96, 64}})
+    cases.push_back({.batch = channels < 200 ? 2 : 1,
+                     .channels = channels,
+                     .height = 9,
+                     .width = 12,
                      .rank = rank,
+                     .routes = {0, 7},
                      .dtype = DType::kBFloat16});
-  // More of them than four, and than one block takes at once.
-  for (const int64_t channels : {270, 514})
-    for (const int64_t rank : {10, 20})
-      cases.push_back({.batch = 1,
-                       .channels = channels,
-                       .height = 3,
-                       .width = 4,
-                       .rank = rank,
-                       .dtype = DType::kBFloat16});
   // The general kernels under the plan of the packed ones, which has more warps a block.
   cases.push_back({.batch = 1,
                    .channels = 2,
@@ -662,9 +674,9 @@ TEST(Ss2dGpuOperator, SlicesOfTheBatchAddUp) {
   for (const int64_t rank : {6, 24})
     for (const int misalign : {0, 1}) {
       Case c{.batch = 5,
-             .channels = 24,
-             .height = 9,
-             .width = 14,
+             .channels = rank == 24 ? 80 : 24,
+             .height = 5,
+             .width = 9,
              .rank = rank,
              .dtype = DType::kBFloat16,
              .misalign = misalign};

@@ -325,11 +325,8 @@ void backward(const Ss2dProblem& p, const Ss2dGradients& g, const Ss2dGpuPlan& p
       scan(first + images, entering, returning);
     }
     const int64_t count = slots * plan.tile_rows * plan.tile_columns * args.parameter_sums.warps;
-    sum_parameters(args, args.parameter_sums, count, g, stream);
-    if constexpr (sizeof(T) == 2)
-      if (stored)
-        sum_weights(args, parts.weights, slots > 0 ? plan.delta_parts : 0, g.dt_weight.as<T>(),
-                    stream);
+    sum_parameters(args, args.parameter_sums, count, stored ? parts.weights : nullptr,
+                   slots > 0 ? plan.delta_parts : 0, g, stream);
     args.first_image = 0;
     args.record_sums = {parts.records, size.batch};
     if (none) sum_records(args, args.record_sums, args.gprojection, stream);  // of no channels

@@ -104,26 +104,50 @@ struct ParameterTargets {
   bool float_weight;
   float *dt_bias, *A_log, *D;
   const float* A_log_value;
-  int channels, rank, states, routes;
+  int channels, rank, states, routes;  // rank: of what ParameterSums has
+};
+// dt_weight's gradient from elsewhere, [parts, count].
+struct WeightParts {
+  const float* sums;
+  int64_t parts, count;
 };
 
-// sums [parts, routes * channels * numbers]: 32 numbers a block, a share of the parts a warp.
+// Whether the warps of a block share the parts of 32 numbers, or have 32 numbers each.
+__host__ __device__ __forceinline__ bool shares_parts(int64_t parts) {
+  return parts >= 2 * kSumWarps;
+}
+
+// sums [parts, routes * channels * numbers]; blocks from `blocks` on likewise for the parts of dt_weight.
 template <typename T>
 __global__ void __launch_bounds__(32 * kSumWarps)
-    sum_parameters_kernel(const float* sums, int64_t parts, ParameterTargets to) {
+    sum_parameters_kernel(const float* sums, int64_t parts, ParameterTargets to, int64_t blocks,
+                          WeightParts weights) {
   __shared__ float shares[kSumWarps][32];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, numbers = to.rank + to.states + 2;
-  const int64_t count = static_cast<int64_t>(to.routes) * to.channels * numbers;
-  const int64_t i = static_cast<int64_t>(blockIdx.x) * 32 + lane;
-  float share = 0;
-  if (i < count)
-    for (int64_t part = warp; part < parts; part += kSumWarps) share += sums[part * count + i];
-  shares[warp][lane] = share;
-  __syncthreads();
-  if (warp != 0 || i >= count) return;
+  const bool of_weights = blockIdx.x >= blocks;
+  if (of_weights) sums = weights.sums, parts = weights.parts;
+  const int64_t count =
+      of_weights ? weights.count : static_cast<int64_t>(to.routes) * to.channels * numbers;
+  const bool shared = shares_parts(parts);
+  const int64_t block = blockIdx.x - (of_weights ? blocks : 0);
+  const int64_t i = (shared ? block : block * kSumWarps + warp) * 32 + lane;
   float sum = 0;
-  for (int w = 0; w < kSumWarps; ++w) sum += shares[w][lane];
+  if (i < count)
+    for (int64_t part = shared ? warp : 0; part < parts; part += shared ? kSumWarps : 1)
+      sum += sums[part * count + i];
+  if (shared) {
+    shares[warp][lane] = sum;
+    __syncthreads();
+    if (warp > 0) return;
+    sum = 0;
+    for (int w = 0; w < kSumWarps; ++w) sum += shares[w][lane];
+  }
+  if (i >= count) return;
 
+  if (of_weights) {
+    static_cast<T*>(to.dt_weight)[i] = from_float<T>(sum);
+    return;
+  }
   const int64_t row = i / numbers;  // route and channel
   const int number = static_cast<int>(i % numbers);
   if (number < to.rank) {
@@ -181,15 +205,9 @@ void sum_factors(const Ss2dGpuArguments<T>& args, const DeltaGradient<T>& gradie
 }
 
 template <typename T>
-void sum_weights(const Ss2dGpuArguments<T>& args, const float* sums, int64_t parts, T* gdt_weight,
-                 GpuStream stream) {
-  sum_groups("ss2d sum_weights", sums, parts,
-             static_cast<int64_t>(args.routes) * args.channels * args.rank, gdt_weight, stream);
-}
-
-template <typename T>
 void sum_parameters(const Ss2dGpuArguments<T>& args, const ParameterSums& sums, int64_t count,
-                    const Ss2dGradients& gradients, GpuStream stream) {
+                    const float* weights, int64_t weight_parts, const Ss2dGradients& gradients,
+                    GpuStream stream) {
   const ParameterTargets to = {gradients.dt_weight.data,
                                args.float_weight != nullptr,
                                gradients.dt_bias.as<float>(),
@@ -200,9 +218,15 @@ void sum_parameters(const Ss2dGpuArguments<T>& args, const ParameterSums& sums, 
                                sums.rank,
                                args.states,
                                args.routes};
-  const int64_t numbers = static_cast<int64_t>(args.routes) * args.channels * sums.numbers(args);
-  launch("ss2d sum_parameters", sum_parameters_kernel<T>, {(numbers + 31) / 32, 32 * kSumWarps},
-         stream, sums.data, count, to);
+  const int64_t rows = static_cast<int64_t>(args.routes) * args.channels;
+  const WeightParts parts = {weights, weight_parts, weights ? rows * args.rank : 0};
+  const auto blocks_of = [](int64_t numbers, int64_t parts) {
+    return ceil_div(numbers, int64_t{shares_parts(parts) ? 32 : 32 * kSumWarps});
+  };
+  const int64_t blocks = blocks_of(rows * sums.numbers(args), count);
+  launch("ss2d sum_parameters", sum_parameters_kernel<T>,
+         {blocks + blocks_of(parts.count, weight_parts), 32 * kSumWarps}, stream, sums.data, count,
+         to, blocks, parts);
 }
 
 template void sum_records(const Ss2dGpuArguments<float>&, const RecordSums<float>&, float*,
@@ -219,15 +243,11 @@ template void sum_factors(const Ss2dGpuArguments<Float16>&, const DeltaGradient<
                           GpuStream);
 template void sum_factors(const Ss2dGpuArguments<BFloat16>&, const DeltaGradient<BFloat16>&,
                           BFloat16*, GpuStream);
-template void sum_weights(const Ss2dGpuArguments<Float16>&, const float*, int64_t, Float16*,
-                          GpuStream);
-template void sum_weights(const Ss2dGpuArguments<BFloat16>&, const float*, int64_t, BFloat16*,
-                          GpuStream);
 template void sum_parameters(const Ss2dGpuArguments<float>&, const ParameterSums&, int64_t,
-                             const Ss2dGradients&, GpuStream);
+                             const float*, int64_t, const Ss2dGradients&, GpuStream);
 template void sum_parameters(const Ss2dGpuArguments<Float16>&, const ParameterSums&, int64_t,
-                             const Ss2dGradients&, GpuStream);
+                             const float*, int64_t, const Ss2dGradients&, GpuStream);
 template void sum_parameters(const Ss2dGpuArguments<BFloat16>&, const ParameterSums&, int64_t,
-                             const Ss2dGradients&, GpuStream);
+                             const float*, int64_t, const Ss2dGradients&, GpuStream);
 
 }  // namespace linescan

@@ -1,11 +1,10 @@
 // ss2d, backward, where delta's gradient is stored: both of its products (delta_products.cu) from one reading, for
 // channels and ranks of which a block's registers hold the gradient of dt_weight.
 //
-// A block takes a part of the pixels of one route, 64 at a time, and all channels, 64 at a time: such a tile of
-// gdelta is multiplied by dt_weight, which stays in shared memory, and its transpose by the tile's dts, which stay
-// in registers.
+// A block takes a part of the pixels of one route and all channels, kSide of either a step: such a tile of gdelta is
+// multiplied by dt_weight, which stays in shared memory, and its transpose by the tile's dts.
 //
-// Source:    docs/decisions/0033-twelve-warps-backward.md.
+// Source:    docs/decisions/0048-larger-tiles-of-deltas-gradient.md.
 // Numerics:  operands of T, float32 sums in a fixed order. No atomics.
 // Reference: reference.cpp beside this file. Chosen by launch_backward in backward.cu.
 
@@ -16,124 +15,114 @@ namespace {
 
 using namespace delta_products;
 
-template <typename T, int kColumns>
+constexpr int kStages = kGpuProductStages;
+
+template <typename T, int kSide>
 struct Stage {
-  Tile<T, kSide> gdelta;
-  Tile<T, kColumns> dts;  // of a tile of pixels, beside its first channels
+  GradientTile<T, kSide> gdelta;
+  typename RecordGradients<T, kSide>::Factors factors;
 };
 
-// Sizes and addresses of a block's part, and the order in which it comes.
-template <typename T, int kColumns>
-struct PartReader {
-  const T *gdelta, *dts;  // of pixel 0 of the launch
-  int64_t pixels, stride, pixel, end;
-  int channels, rank, channel = 0;
-  TileCopy<T, kSide, 16> gdelta_copy;
-  TileCopy<T, kColumns, 4> dts_copy;
+template <int kSide, int kColumns>
+constexpr int kDtsTiles = GpuProducts{kSide, kColumns}.dts_tiles();
 
-  __device__ __forceinline__ PartReader(const Ss2dGpuArguments<T>& args,
-                                        const DeltaGradient<T>& gradient, int k, int64_t begin,
-                                        int64_t end)
-      : pixels(gradient.slots * gradient.pixels),
-        stride(static_cast<int64_t>(args.routes) * args.record),
-        pixel(begin),
-        end(end),
-        channels(static_cast<int>(gradient.channels())),
-        rank(args.rank) {
-    gdelta = gradient.data + k * pixels * channels;
-    dts = args.projection + args.first_image * gradient.pixels * stride + k * args.record;
-  }
-  // Starts the copies of the next channels of a tile, or of the next tile's first; none behind the end.
-  __device__ __forceinline__ void start(Stage<T, kColumns>& stage) {
-    if (pixel < end) {
-      gdelta_copy.start(stage.gdelta, gdelta + pixel * channels + channel, channels, pixels - pixel,
-                        channels - channel);
-      if (channel == 0)
-        dts_copy.start(stage.dts, dts + pixel * stride, stride, pixels - pixel, rank);
-      channel += kSide;
-      if (channel >= channels) {
-        channel = 0;
-        pixel += kSide;
-      }
-    }
-    commit_copies();
-  }
-};
-
-// kSlabs: the most times 64 channels.
-template <typename T, int kColumns, int kSlabs>
-__global__ void __launch_bounds__(kThreads, gpu_blocks_at_once(kColumns))
+// kSlabs: the most times kSide channels.
+template <typename T, int kSide, int kColumns, int kSlabs>
+__global__ void __launch_bounds__(kThreads<kSide>, (GpuProducts{kSide, kColumns}.blocks()))
     delta_products_at_once_kernel(Ss2dGpuArguments<T> args, DeltaGradient<T> gradient,
                                   int64_t parts, T* gprojection, float* weight_sums) {
+  constexpr int kDts = kDtsTiles<kSide, kColumns>;
   const int k = static_cast<int>(blockIdx.x % args.routes);
   const int64_t part = blockIdx.x / args.routes;
   const int64_t tiles = (gradient.slots * gradient.pixels + kSide - 1) / kSide;
   const int64_t begin = part * tiles / parts * kSide, end = (part + 1) * tiles / parts * kSide;
   const int slabs = (static_cast<int>(gradient.channels()) + kSide - 1) / kSide;
   const int first = threadIdx.x / 32 * 16;  // of the warp's rows: pixels, and channels
-  auto* stages = reinterpret_cast<Stage<T, kColumns>*>(shared_memory());
-  auto* weights = reinterpret_cast<Tile<T, kColumns>*>(stages + kStages);
-  PartReader<T, kColumns> reader(args, gradient, k, begin, end);
-  const TileCopy<T, kColumns, 4> weight_copy;
-  const T* weight = args.dt_weight + static_cast<int64_t>(k) * args.channels * args.rank;
-  for (int s = 0; s < slabs; ++s)
-    weight_copy.start(weights[s], weight + static_cast<int64_t>(s) * kSide * args.rank, args.rank,
-                      args.channels - s * kSide, args.rank);
-#pragma unroll
-  for (int ahead = 0; ahead < kStages - 1; ++ahead) reader.start(stages[ahead]);
+  auto* stages = reinterpret_cast<Stage<T, kSide>*>(shared_memory());
+  auto* dts = reinterpret_cast<Tile<T, kSide, kColumns>*>(stages + kStages);
+  auto* weights = dts + kDts;
 
-  RecordGradients<T> records(args, gradient, k, gprojection);
-  typename RecordGradients<T>::Factors next = records.load(begin, 0);
+  GradientReader<T, kSide> reader(gradient, k, begin);
+  DtsReader<T, kSide, kColumns> dts_reader(args, gradient, k, begin);
+  RecordGradients<T, kSide> records(args, gradient, k, gprojection);
+  int filled = 0, filled_dts = 0;
+  bool at_tile = true;
+  // Starts the copies of the next step, if there is one.
+  const auto start = [&] {
+    if (reader.next.pixel < end) {
+      records.start(stages[filled].factors, reader.next);
+      if (at_tile) {
+        dts_reader.start(dts[filled_dts]);
+        filled_dts = after<kDts>(filled_dts);
+      }
+      at_tile = reader.start(stages[filled].gdelta);
+      filled = after<kStages>(filled);
+    }
+    commit_copies();
+  };
+
+  const TileCopy<Tile<T, kSide, kColumns>, 4> weight_copy;
+  const T* weight = weight_copy.own(
+      args.dt_weight + static_cast<int64_t>(k) * args.channels * args.rank, args.rank);
+  for (int s = 0; s < slabs; ++s, weight += kSide * args.rank)
+    weight_copy.start(weights[s], weight, args.rank, args.channels - s * kSide, args.rank);
+#pragma unroll 1
+  for (int ahead = 0; ahead < kStages - 1; ++ahead) start();
+
   const WeightGradients<T> weight_gradients(args, part, k, weight_sums);
   Sums<kColumns / 8> record_sums, channel_sums[kSlabs];
   record_sums.clear();
 #pragma unroll
   for (int s = 0; s < kSlabs; ++s) weight_gradients.load(channel_sums[s], s * kSide);
-  int step = 0;
-  for (int64_t pixel = begin; pixel < end; pixel += kSide) {
-    FragmentB<T> dts[kSide / 16][kColumns / 16][2];
+  int at = 0, at_dts = 0;
+  StepCursor<kSide> here = {begin};
+  while (here.pixel < end) {
+    wait_copies<kStages - 2>();
+    __syncthreads();  // everyone's copies of this step are here, and the step before is done with
+    start();
+    const Stage<T, kSide>& stage = stages[at];
+    const Tile<T, kSide, kColumns>& of_pixels = dts[at_dts];
 #pragma unroll
-    for (int s = 0; s < kSlabs; ++s) {
-      if (s >= slabs) break;
-      wait_copies<kStages - 2>();
-      __syncthreads();  // everyone's copies of this step are here, and the step before is done with
-      const Stage<T, kColumns>& stage = stages[step % kStages];
-      reader.start(stages[(step + kStages - 1) % kStages]);
-      ++step;
-      const auto factors = next;
-      const bool last = s == slabs - 1;
-      next = records.load(last ? pixel + kSide : pixel, last ? 0 : (s + 1) * kSide);
+    for (int s = 0; s < kSlabs; ++s) {  // sums are registers, and have no index
+      if (here.channel != s * kSide) continue;
 #pragma unroll
       for (int i = 0; i < kSide; i += 16) {
-        FragmentA<T> of_pixels, of_channels;
-        load_a(of_pixels, stage.gdelta.row(first) + i, stage.gdelta.kStride);
-        load_a_transposed(of_channels, stage.gdelta.row(i) + first, stage.gdelta.kStride);
+        FragmentA<T> rows, columns;
+        stage.gdelta.read(rows, first, i);
+        stage.gdelta.read_transposed(columns, i, first);
 #pragma unroll
         for (int n = 0; n < kColumns / 16; ++n) {
           FragmentB<T> b[2];
-          load_b_columns(b, weights[s].row(i) + 16 * n, weights[s].kStride);
-          multiply_add(record_sums, n, of_pixels, b);
-          if (s == 0) load_b_columns(dts[i / 16][n], stage.dts.row(i) + 16 * n, stage.dts.kStride);
-          multiply_add(channel_sums[s], n, of_channels, dts[i / 16][n]);
+          weights[s].read(b, i, 16 * n);
+          multiply_add(record_sums, n, rows, b);
+          of_pixels.read(b, i, 16 * n);
+          multiply_add(channel_sums[s], n, columns, b);
         }
       }
-      records.add(factors);
     }
-    records.store(pixel, record_sums);
+    records.add(stage.factors);
+    at = after<kStages>(at);
+    const int64_t pixel = here.pixel;
+    if (here.advance(reader.channels)) {
+      at_dts = after<kDts>(at_dts);
+      records.store(pixel, record_sums);
+    }
   }
 #pragma unroll
   for (int s = 0; s < kSlabs; ++s) weight_gradients.store(channel_sums[s], s * kSide);
 }
 
-template <typename T, int kColumns, int kSlabs>
-void launch_slabs(const Ss2dGpuArguments<T>& args, const DeltaGradient<T>& gradient, int64_t parts,
-                  T* gprojection, float* weight_sums, GpuStream stream) {
-  static_assert(kStages * sizeof(Stage<T, kColumns>) + sizeof(Tile<T, kColumns>) ==
-                gpu_bytes_at_once(kColumns, kSide));
-  const int64_t shared = gpu_bytes_at_once(args.rank, gradient.channels());
-  launch("ss2d delta_products_at_once", delta_products_at_once_kernel<T, kColumns, kSlabs>,
-         {parts * args.routes, kThreads, shared}, stream, args, gradient, parts, gprojection,
-         weight_sums);
+template <typename T, int kSide, int kColumns>
+void launch_products(const Ss2dGpuArguments<T>& args, const DeltaGradient<T>& gradient,
+                     int64_t parts, T* gprojection, float* weight_sums, GpuStream stream) {
+  constexpr GpuProducts kProducts = {kSide, kColumns};
+  constexpr int kSlabs = static_cast<int>(kProducts.most_channels() / kSide);
+  static_assert(kStages * sizeof(Stage<T, kSide>) +
+                    (kProducts.dts_tiles() + kSlabs) * sizeof(Tile<T, kSide, kColumns>) ==
+                kProducts.shared_bytes(kProducts.most_channels()));
+  launch("ss2d delta_products_at_once", delta_products_at_once_kernel<T, kSide, kColumns, kSlabs>,
+         {parts * args.routes, kThreads<kSide>, kProducts.shared_bytes(args.channels)}, stream,
+         args, gradient, parts, gprojection, weight_sums);
 }
 
 }  // namespace
@@ -142,14 +131,14 @@ template <typename T>
 void multiply_delta_gradient_at_once(const Ss2dGpuArguments<T>& args,
                                      const DeltaGradient<T>& gradient, int64_t parts,
                                      T* gprojection, float* weight_sums, GpuStream stream) {
+  const GpuProducts products = gpu_products_at_once(args.rank, args.channels);
   const auto run = [&](auto launch) {
     launch(args, gradient, parts, gprojection, weight_sums, stream);
   };
-  const bool few = args.channels <= 4 * kSide;
-  if (args.rank <= 16)
-    few ? run(launch_slabs<T, 16, 4>) : run(launch_slabs<T, 16, kGpuSlabsAtOnce>);
+  if (products.side == 96)
+    products.columns == 16 ? run(launch_products<T, 96, 16>) : run(launch_products<T, 96, 32>);
   else
-    few ? run(launch_slabs<T, 32, 4>) : run(launch_slabs<T, 32, kGpuSlabsAtOnce>);
+    products.columns == 16 ? run(launch_products<T, 64, 16>) : run(launch_products<T, 64, 32>);
 }
 
 template void multiply_delta_gradient_at_once(const Ss2dGpuArguments<Float16>&,

@@ -191,14 +191,11 @@ template <typename T, typename Number>
 void sum_records(const Ss2dGpuArguments<T>& args, const RecordSums<Number>& sums, T* gprojection,
                  GpuStream stream);
 
-// gdt_weight = the sum over `parts` [routes, channels, rank].
-template <typename T>
-void sum_weights(const Ss2dGpuArguments<T>& args, const float* sums, int64_t parts, T* gdt_weight,
-                 GpuStream stream);
-
-// The parameters' gradients, but for dt_weight's if sums.rank is 0: the sums over `count` parts.
+// The parameters' gradients: the sums over `count` parts. Where sums.rank is 0, that of dt_weight is the sum of `weights`
+// [weight_parts, routes, channels, rank], of type T; elsewhere they are null.
 template <typename T>
 void sum_parameters(const Ss2dGpuArguments<T>& args, const ParameterSums& sums, int64_t count,
-                    const Ss2dGradients& gradients, GpuStream stream);
+                    const float* weights, int64_t weight_parts, const Ss2dGradients& gradients,
+                    GpuStream stream);
 
 }  // namespace linescan

@@ -7,6 +7,7 @@
 
 #include "linescan/base/error.h"
 #include "linescan/base/math.h"
+#include "linescan/ops/ss2d/gpu_products.h"
 
 namespace linescan {
 namespace {
@@ -307,18 +308,20 @@ Ss2dGpuPlan plan(const Ss2dSize& size, Pass pass, const Gpu& gpu) {
   plan.warps_per_multiprocessor = plan.blocks_per_multiprocessor * warps;
 
   if (plan.stores_delta) {
-    const int64_t slabs = ceil_div(size.channels, int64_t{kGpuProductChannels});
-    const int64_t tiles = ceil_div(size.batch * size.pixels(), int64_t{kGpuProductChannels});
+    const GpuProducts at_once = gpu_products_at_once(size.rank, size.channels),
+                      one_each = gpu_products(size.rank, size.channels);
+    const int64_t shared = at_once.side > 0 ? at_once.shared_bytes(size.channels) : 0;
+    plan.at_once = at_once.side > 0 && shared <= gpu.shared_per_block;
+    const int64_t side = plan.at_once ? at_once.side : one_each.side;
+    const int64_t tiles = ceil_div(size.batch * size.pixels(), side);
     const int64_t routes = std::max<int64_t>(1, size.routes);
-    const int64_t shared = gpu_bytes_at_once(size.rank, size.channels);
-    plan.at_once =
-        size.rank <= kGpuRankAtOnce && slabs <= kGpuSlabsAtOnce && shared <= gpu.shared_per_block;
-    // One wave of blocks. Or one and a half a multiprocessor, which at 768 channels of 7 x 7 pixels is as many steps
-    // each as those have that make the records' gradients, and with them one wave.
-    const int64_t at_once = std::min<int64_t>(gpu_blocks_at_once(size.rank), blocks_of(shared));
+    // One wave of blocks. Or half of one, as many steps each at 768 channels of 7 x 7 pixels as the other half has, which
+    // makes the records' gradients.
     const int64_t parts =
-        plan.at_once ? at_once * gpu.multiprocessors / routes
-                     : 3 * gpu.multiprocessors / (2 * routes * std::max<int64_t>(1, slabs));
+        plan.at_once
+            ? std::min<int64_t>(at_once.blocks(), blocks_of(shared)) * gpu.multiprocessors / routes
+            : (side == 96 ? 2 : 3) * gpu.multiprocessors /
+                  (2 * routes * std::max<int64_t>(1, ceil_div(size.channels, side)));
     plan.delta_parts = std::clamp<int64_t>(parts, 1, std::max<int64_t>(1, tiles));
   }
   const Ss2dGpuWorkspace parts = gpu_workspace(size, plan);

@@ -42,18 +42,6 @@ inline constexpr int kGpuOnChipNumbers = 8;
 inline constexpr int kGpuChunkNumbers = 32;
 // Eights of dts in a record of several states (Ss2dGpuPlan::walks_states).
 inline constexpr int kGpuStatesEights = 6;
-inline constexpr int kGpuProductChannels = 64;  // and pixels, of a tile of delta_products.cu
-// delta_products_at_once.cu: ranks and times 64 channels at most, and blocks that a multiprocessor has registers for.
-inline constexpr int kGpuRankAtOnce = 32;
-inline constexpr int kGpuSlabsAtOnce = 8;
-constexpr int gpu_blocks_at_once(int64_t rank) { return rank <= 16 ? 3 : 2; }
-// Shared memory of such a block, of 64 rows a tile: four of delta's gradient and dts, and all of dt_weight.
-constexpr int64_t gpu_bytes_at_once(int64_t rank, int64_t channels) {
-  constexpr int64_t kSide = kGpuProductChannels, kPad = 8;
-  const int64_t columns = rank <= 16 ? 16 : kGpuRankAtOnce;
-  const int64_t tiles = 4 + (channels + kSide - 1) / kSide;
-  return 2 * kSide * (4 * (kSide + kPad) + tiles * (columns + kPad));
-}
 inline constexpr int kGpuMaxRoutes = 1024;  // their codes travel as kernel arguments
 
 // Places between rows of a tile's sums in shared memory. Against bank conflicts, on planes of one tile: four lanes, seven places apart in a row

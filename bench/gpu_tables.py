@@ -54,7 +54,7 @@ SECTIONS = ["scan", "ss2d", "delta", "packed", "conv", "networks", "resolutions"
 
 def milliseconds(work, count=20):
     """Median time of work() as a CUDA graph. Like the peers' program it waits once, behind all of them: otherwise the GPU
-    would be idle when a time begins, and until a launch reaches it."""
+    would be idle when a time begins."""
     for _ in range(3):
         work()
     torch.cuda.synchronize()

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "linescan/base/error.h"
+#include "linescan/ops/ss2d/gpu_products.h"
 #include "linescan/ops/ss2d/sample.h"
 #include "tests/support/gpu_sample.h"
 #include "tests/support/judging.h"
@@ -184,35 +185,6 @@ std::vector<Case> types_and_layouts() {
                      .dtype = DType::kBFloat16});
   for (const DType dtype : {DType::kBFloat16, DType::kFloat16})
     cases.push_back({.channels = 20, .rank = 6, .dtype = dtype, .float_weight = true});
-  // The products with delta's gradient: channels and ranks of every kind of tile, both at once in tiles of 96 and of 64, and one
-  // each; one tile or several, of channels and of pixels, whole and not.
-  struct Sizes {
-    int64_t channels, rank;
-  };
-  for (const auto& [channels, rank] : {Sizes{96, 10},
-                                       {192, 14},
-                                       {192, 20},
-                                       {288, 10},
-                                       {384, 24},
-                                       {82, 10},
-                                       {256, 16},
-                                       {130, 24},
-                                       {270, 10},
-                                       {480, 10},
-                                       {96, 34},
-                                       {192, 48},
-                                       {40, 24},
-                                       {514, 20},
-                                       {82, 34},
-                                       {82, 70},
-                                       {96, 64}})
-    cases.push_back({.batch = channels < 200 ? 2 : 1,
-                     .channels = channels,
-                     .height = 9,
-                     .width = 12,
-                     .rank = rank,
-                     .routes = {0, 7},
-                     .dtype = DType::kBFloat16});
   // The general kernels under the plan of the packed ones, which has more warps a block.
   cases.push_back({.batch = 1,
                    .channels = 2,
@@ -224,6 +196,52 @@ std::vector<Case> types_and_layouts() {
   return cases;
 }
 INSTANTIATE_TEST_SUITE_P(TypesAndLayouts, Ss2dGpu, ::testing::ValuesIn(types_and_layouts()));
+
+// The products with delta's gradient: every kernel, both products at once and one each; parts of several tiles of pixels, one
+// slice of the batch and two.
+struct ProductsCase {
+  int64_t channels, rank;
+  bool at_once;
+  GpuProducts products;
+};
+std::ostream& operator<<(std::ostream& out, const ProductsCase& c) {
+  return out << c.channels << " channels rank " << c.rank << (c.at_once ? " at once" : " one each");
+}
+class Ss2dGpuProducts : public ::testing::TestWithParam<ProductsCase> {};
+
+TEST_P(Ss2dGpuProducts, AgreeWithReference) {
+  const auto& [channels, rank, at_once, products] = GetParam();
+  const GpuProducts both = gpu_products_at_once(rank, channels);
+  EXPECT_EQ(both.side > 0, at_once);
+  const GpuProducts chosen = at_once ? both : gpu_products(rank, channels);
+  EXPECT_EQ(chosen.side, products.side);
+  EXPECT_EQ(chosen.columns, products.columns);
+  if (!have_gpu()) GTEST_SKIP() << "no GPU: " << why_no_gpu();
+  const bool many = channels > 200;
+  const Case c{.batch = 2,
+               .channels = channels,
+               .height = many ? 9 : 13,
+               .width = many ? 13 : 15,
+               .rank = rank,
+               .routes = {0, 7},
+               .dtype = DType::kBFloat16};
+  for (const int64_t slice : {1, 2}) {
+    SCOPED_TRACE(::testing::Message() << c << " slice " << slice);
+    Sample sample(c);
+    run_on_gpu(sample, narrow_gpu(), false, slice);
+    expect_passed(sample.judge(ss2d_rounded_bound(c.dtype)));
+  }
+}
+INSTANTIATE_TEST_SUITE_P(
+    Kernels, Ss2dGpuProducts,
+    ::testing::Values(ProductsCase{96, 10, true, {96, 16}}, ProductsCase{192, 14, true, {96, 16}},
+                      ProductsCase{192, 20, true, {96, 32}}, ProductsCase{384, 24, true, {96, 32}},
+                      ProductsCase{66, 10, true, {64, 16}}, ProductsCase{256, 16, true, {64, 16}},
+                      ProductsCase{130, 24, true, {64, 32}}, ProductsCase{270, 10, true, {64, 32}},
+                      ProductsCase{576, 20, false, {96, 32}}, ProductsCase{96, 34, false, {96, 48}},
+                      ProductsCase{192, 48, false, {96, 48}}, ProductsCase{40, 24, false, {64, 32}},
+                      ProductsCase{82, 34, false, {64, 48}}, ProductsCase{82, 70, false, {64, 80}},
+                      ProductsCase{96, 64, false, {64, 80}}));
 
 // Sums that are complete with their chunk: lines of whole segments and others, every code, ranks up to the last one that has
 // such kernels and the next, and the general kernels under such a plan.

@@ -158,6 +158,8 @@ template <int kSide, int kColumns, typename T>
 void launch_products(const Ss2dGpuArguments<T>& args, const DeltaGradient<T>& gradient,
                      int64_t parts, T* gprojection, float* weight_sums, GpuStream stream) {
   constexpr int64_t kShared = kStages * sizeof(Stage<T, kSide, kColumns>);
+  static_assert(kShared <=
+                99 * 1024);  // what a block has in any device of compute capability 8.0 on
   const int64_t tiles = (gradient.slots * gradient.pixels + kSide - 1) / kSide;
   const int64_t columns = (args.channels + kSide - 1) / kSide;
   const int64_t run = (kRunSteps + columns - 1) / columns;

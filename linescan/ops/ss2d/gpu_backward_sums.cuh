@@ -191,8 +191,8 @@ template <typename T, typename Number>
 void sum_records(const Ss2dGpuArguments<T>& args, const RecordSums<Number>& sums, T* gprojection,
                  GpuStream stream);
 
-// The parameters' gradients: the sums over `count` parts. Where sums.rank is 0, that of dt_weight is the sum of `weights`
-// [weight_parts, routes, channels, rank], of type T; elsewhere they are null.
+// The parameters' gradients: the sums over `count` parts. Where `weights` [weight_parts, routes, channels, rank] is not null,
+// that of dt_weight, of type T, is their sum.
 template <typename T>
 void sum_parameters(const Ss2dGpuArguments<T>& args, const ParameterSums& sums, int64_t count,
                     const float* weights, int64_t weight_parts, const Ss2dGradients& gradients,

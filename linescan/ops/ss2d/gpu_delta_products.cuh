@@ -66,7 +66,7 @@ struct TileCopy {
           : static_cast<int>(std::bit_ceil(unsigned{kPlaces}));  // of a row
   static constexpr int kRowStep = kThreads<kRows> / kLanes;
   static_assert(kRows % kRowStep == 0);
-  // Of all rows of a thread places are alike.
+  // A thread's rows are kStride apart if they turn alike: after eight rows.
   static_assert(std::is_same_v<AnyTile, Tile<T, kRows, kColumns>> || kRowStep % 8 == 0);
   int row, column;
 

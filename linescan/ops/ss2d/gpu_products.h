@@ -14,7 +14,7 @@ struct GpuProducts {
   int columns = 0;  // numbers of dts: no fewer than the rank
 
   // Of a block that makes both products at once. Channels whose sums its registers hold, blocks that a multiprocessor
-  // has registers for, and tiles of dts: of three steps, or of two where a tile of pixels takes more than one step.
+  // has registers for, and tiles of dts: one for each step under way, or two of 32 columns, where a tile of pixels always takes more than one step.
   constexpr int64_t most_channels() const {
     return (columns == 16 ? 1 : 2) * (side == 96 ? 192 : 256);
   }
@@ -29,7 +29,8 @@ struct GpuProducts {
                                                   2 * side * (columns + kGpuProductPad);
   }
 };
-// Of a block that makes both at once; no side: there is none.
+// Of a block that makes both at once; no side: there is none. 32 columns want more than one step a tile: of one, the third
+// tile of dts would come while the first is read (dts_tiles).
 constexpr GpuProducts gpu_products_at_once(int64_t rank, int64_t channels) {
   for (const GpuProducts products :
        {GpuProducts{96, 16}, GpuProducts{96, 32}, GpuProducts{64, 16}, GpuProducts{64, 32}})

@@ -20,14 +20,13 @@ struct SequenceChunk {
   FragmentA<T> A;
   float decay;
 
-  // The tiles of k and, with kQueries, q have arrived. Without kInverse A is known.
+  // The tiles of k and, with kQueries, q have arrived. gate: SequenceGates::value_of(). Without kInverse A is known.
   template <bool kQueries, bool kInverse = true, class Tiles>
   __device__ __forceinline__ void prepare(const Tiles& tiles, const SequenceStage<T>& stage,
-                                          float own_decay, float beta, const DeltaInputs<T>& in,
-                                          int tokens) {
+                                          float gate, const DeltaInputs<T>& in, int tokens) {
     const int lane = threadIdx.x % 32, g = lane / 4, c = lane % 4 * 2;
     // Products over a token's block of 8, in the lane of the token.
-    float upto = own_decay, ahead = __shfl_down_sync(kAllLanes, own_decay, 1, 8);
+    float upto = gate, ahead = __shfl_down_sync(kAllLanes, gate, 1, 8);
     if (lane % 8 == 7) ahead = 1.f;
 #pragma unroll
     for (int by = 1; by < 8; by *= 2) {
@@ -70,10 +69,9 @@ struct SequenceChunk {
         return in.norm ? valid * rsqrtf(tiles.row(row, lane) + 1e-6f) : valid;
       };
       const float nk = factor(kSquareK), before = lane < 8 ? upto : first * upto;
-      tiles.row(kOwnDecay, lane) = own_decay;
+      tiles.row(kOwnDecay, lane) = gate;
       tiles.row(kUpto, lane) = upto;
       tiles.row(kAhead, lane) = nk * ahead;
-      tiles.row(kTokenBeta, lane) = beta;
       tiles.row(kTokenFactorK, lane) = nk;
       // Selected, not multiplied: gates that are positive may make infinite what a missing token would get.
       tiles.row(kTokenReadK, lane) = lane < tokens ? nk * before : 0.f;
@@ -83,6 +81,8 @@ struct SequenceChunk {
         tiles.row(kTokenFactorQ, lane) = nq;
         tiles.row(kTokenReadQ, lane) = lane < tokens ? nq * before : 0.f;
       }
+    } else {
+      tiles.row(kTokenBeta, lane - kSequenceTokens) = gate;
     }
     __syncwarp();
     fill_decays(tiles);

@@ -151,60 +151,55 @@ struct SequenceRows {
   static __device__ __forceinline__ int column() { return threadIdx.x % 4 * 8; }
 };
 
-// What a token's gate and beta come from, on its way while the chunk before is worked on: lanes 0 to 15 and 16 to 31
-// the same.
-struct SequenceGate {
-  float raw = 0;
-  uint32_t beta_bits = 0;
-};
+// What a token's gate comes from in lanes 0 to 15, and its beta in lanes 16 to 31: one register, on its way while the chunk
+// before is worked on.
 template <typename T>
 struct SequenceGates {
   const DeltaInputs<T>& in;
   const bool& reverse;
   float* parameters;  // in shared memory: -exp(A_log) and dt_bias
-  const float* g = nullptr;
-  int64_t beta = 0;
+  const unsigned char* at = nullptr;
 
   __device__ __forceinline__ void start(const DeltaWalk& walk, int64_t chunk, int head) {
-    const int64_t token = chunk * kSequenceTokens + threadIdx.x % kSequenceTokens;
-    g = in.g.at(walk.batch, walk.first, head) + token * step(in.g.token);
-    beta = walk.batch * in.beta.batch + walk.first * in.beta.token + head * in.beta.head +
-           token * step(in.beta.token);
+    at = of_gate() ? reinterpret_cast<const unsigned char*>(in.g.at(walk.batch, walk.first, head))
+                   : in.beta.data + beta_bytes() * (walk.batch * in.beta.batch +
+                                                    walk.first * in.beta.token + head * in.beta.head);
+    at += (chunk * kSequenceTokens + token()) * step();
     if (!in.A_log || threadIdx.x % 32 > 0) return;
     parameters[0] = -expf(in.A_log[head]);
     parameters[1] = in.dt_bias ? in.dt_bias[head] : 0.f;
   }
-  __device__ __forceinline__ void move(int chunks) {
-    g += chunks * kSequenceTokens * step(in.g.token);
-    beta += chunks * kSequenceTokens * step(in.beta.token);
+  __device__ __forceinline__ void move(int chunks) { at += chunks * kSequenceTokens * step(); }
+  __device__ __forceinline__ uint32_t fetch(int tokens) const {
+    if (token() >= tokens) return 0;
+    return of_gate() || wide() ? *reinterpret_cast<const uint32_t*>(at)
+                               : *reinterpret_cast<const uint16_t*>(at);
   }
-  __device__ __forceinline__ SequenceGate fetch(int tokens) const {
-    SequenceGate gate;
-    if (!valid(tokens)) return gate;
-    gate.raw = *g;
-    gate.beta_bits = in.beta_type == DType::kFloat32
-                         ? reinterpret_cast<const uint32_t*>(in.beta.data)[beta]
-                         : reinterpret_cast<const uint16_t*>(in.beta.data)[beta];
-    return gate;
-  }
-  // exp(g), and beta.
-  __device__ __forceinline__ float decay_of(const SequenceGate& gate, int tokens) const {
-    if (!valid(tokens)) return 1.f;
-    return exp2_approx(kLog2e *
-                       (in.A_log ? parameters[0] * softplus(gate.raw + parameters[1]) : gate.raw));
-  }
-  __device__ __forceinline__ float beta_of(const SequenceGate& gate, int tokens) const {
-    if (!valid(tokens)) return 0.f;
-    const float raw = in.beta_type == DType::kFloat32 ? __uint_as_float(gate.beta_bits)
-                                                      : Two<T>{gate.beta_bits}[0];
-    return in.beta_of(raw);
+  // exp(g), or beta, of what was fetched. To be found before the next ones are asked for: both may have the same scoreboard.
+  __device__ __forceinline__ float value_of(uint32_t bits, int tokens) const {
+    const bool valid = token() < tokens;
+    const float number = __uint_as_float(bits);
+    float value = of_gate() ? 1.f : 0.f;
+    if (valid && of_gate())
+      value = exp2_approx(
+          kLog2e * (in.A_log ? parameters[0] * softplus(number + parameters[1]) : number));
+    else if (valid)
+      value = in.beta_of(wide() ? number : Two<T>{bits}[0]);
+    return in_register(value);
   }
 
  private:
-  static __device__ __forceinline__ bool valid(int tokens) {
-    return static_cast<int>(threadIdx.x) % kSequenceTokens < tokens;
+  static __device__ __forceinline__ int token() {
+    return static_cast<int>(threadIdx.x) % kSequenceTokens;
   }
-  __device__ __forceinline__ int64_t step(int64_t token) const { return reverse ? -token : token; }
+  static __device__ __forceinline__ bool of_gate() { return threadIdx.x % 32 < kSequenceTokens; }
+  __device__ __forceinline__ bool wide() const { return in.beta_type == DType::kFloat32; }
+  __device__ __forceinline__ int beta_bytes() const { return wide() ? 4 : 2; }
+  // Bytes from token to token.
+  __device__ __forceinline__ int64_t step() const {
+    const int64_t bytes = of_gate() ? 4 * in.g.token : beta_bytes() * in.beta.token;
+    return reverse ? -bytes : bytes;
+  }
 };
 
 // The chunks of a sequence, and the tokens in one: none outside of it.

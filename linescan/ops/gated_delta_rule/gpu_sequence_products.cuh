@@ -231,24 +231,13 @@ __device__ __forceinline__ Sums<2> lower_blocks(const Function& function) {
   return result;
 }
 
-// An 8 x 8 matrix whose row g, columns 2q and 2q + 1 this lane has, turned.
-__device__ __forceinline__ void turn_8x8(float (&x)[2]) {
-  const int g = threadIdx.x % 32 / 4, q = threadIdx.x % 4;
-  float turned[2];
-#pragma unroll
-  for (int c = 0; c < 2; ++c) {
-    const int from = 4 * (2 * q + c) + g / 2;
-    const float even = __shfl_sync(kAllLanes, x[0], from), odd = __shfl_sync(kAllLanes, x[1], from);
-    turned[c] = g % 2 == 0 ? even : odd;
-  }
-  x[0] = turned[0];
-  x[1] = turned[1];
-}
+// An 8 x 8 matrix: of row g, columns 2q and 2q + 1.
+using Block8 = float[2];
 
-// a b for 8 x 8 matrices that lie so, b turned; kPieces of tf32 each.
+// a b, b turned; kPieces of tf32 each.
 template <int kPieces>
-__device__ __forceinline__ void multiply_8x8(float (&result)[2], const float (&a)[2],
-                                             const float (&b_turned)[2]) {
+__device__ __forceinline__ void multiply_8x8(Block8& result, const Block8& a,
+                                             const Block8& b_turned) {
   float rest_a[2] = {a[0], a[1]}, rest_b[2] = {b_turned[0], b_turned[1]};
   uint32_t left[kPieces][4] = {}, right[kPieces][2];
 #pragma unroll
@@ -268,32 +257,56 @@ __device__ __forceinline__ void multiply_8x8(float (&result)[2], const float (&a
   result[1] = sums[1];
 }
 
-// (I + L)^-1: the two blocks on the diagonal by substitution, a row less in every step, what is left of them by
-// products. L is zero on and above the diagonal.
+// (I + L)^-1 of a block on the diagonal of 8 x 8 numbers, L zero on and above the diagonal, and the same turned: from the
+// inverses of blocks on the diagonal of 2, then 4, to those of twice as many, [U, 0; -W F U, W].
 template <int kPieces>
-__device__ __forceinline__ Sums<2> inverse_of(const Sums<2>& L) {
-  const int q = threadIdx.x % 4;
-  Sums<2> A = lower_blocks([](int, int, int i, int j) { return i == j ? 1.f : 0.f; });
-  float(&upper)[4] = A.tiles[0];
-  float(&lower)[4] = A.tiles[1];
-#pragma unroll
-  for (int j = 0; j < 7; ++j) {
-    const int row = 4 * j + q;
-    const float of_upper = __shfl_sync(kAllLanes, L.tiles[0][j % 2], j / 2, 4);
-    const float of_lower = __shfl_sync(kAllLanes, L.tiles[1][2 + j % 2], j / 2, 4);
+struct Inverse8 {
+  Block8 own, turned;
+
+  __device__ __forceinline__ explicit Inverse8(const Block8& L) {
+    const int g = threadIdx.x % 32 / 4, q = threadIdx.x % 4;
+    const float below = __shfl_down_sync(kAllLanes, L[0], 4);  // of row g + 1
+    own[0] = g == 2 * q ? 1.f : g == 2 * q + 1 ? -L[0] : 0.f;
+    own[1] = g == 2 * q + 1 ? 1.f : 0.f;
+    turned[0] = g == 2 * q ? 1.f : 0.f;
+    turned[1] = g == 2 * q + 1 ? 1.f : g == 2 * q ? -below : 0.f;
+    const bool same_four = g / 4 == q / 2, same_two = g / 2 == q;
+    join(L, same_four && !same_two);
+    join(L, !same_four);
+  }
+
+ private:
+  // F: of L what `in_F` says.
+  __device__ __forceinline__ void join(const Block8& L, bool in_F) {
+    const Block8 F = {in_F ? L[0] : 0.f, in_F ? L[1] : 0.f};
+    Block8 FU_turned, WFU, WFU_turned;
+    multiply_8x8<kPieces>(FU_turned, turned, F);
+    multiply_8x8<kPieces>(WFU, own, FU_turned);
+    multiply_8x8<kPieces>(WFU_turned, FU_turned, own);
 #pragma unroll
     for (int c = 0; c < 2; ++c) {
-      upper[c] = fmaf(-of_upper, __shfl_sync(kAllLanes, upper[c], row), upper[c]);
-      lower[2 + c] = fmaf(-of_lower, __shfl_sync(kAllLanes, lower[2 + c], row), lower[2 + c]);
+      own[c] -= WFU[c];
+      turned[c] -= WFU_turned[c];
     }
   }
-  float turned[2] = {upper[0], upper[1]}, product[2];
-  turn_8x8(turned);
-  multiply_8x8<kPieces>(product, {L.tiles[0][2], L.tiles[0][3]}, turned);
-  turn_8x8(product);
-  multiply_8x8<kPieces>(turned, {lower[2], lower[3]}, product);
-  upper[2] = -turned[0];
-  upper[3] = -turned[1];
+};
+
+// (I + L)^-1, L zero on and above the diagonal.
+template <int kPieces>
+__device__ __forceinline__ Sums<2> inverse_of(const Sums<2>& L) {
+  const float(&upper)[4] = L.tiles[0];
+  const Inverse8<kPieces> U({upper[0], upper[1]}), W({L.tiles[1][2], L.tiles[1][3]});
+  Block8 FU_turned, WFU;
+  multiply_8x8<kPieces>(FU_turned, U.turned, {upper[2], upper[3]});
+  multiply_8x8<kPieces>(WFU, W.own, FU_turned);
+  Sums<2> A;
+#pragma unroll
+  for (int c = 0; c < 2; ++c) {
+    A.tiles[0][c] = U.own[c];
+    A.tiles[0][2 + c] = -WFU[c];
+    A.tiles[1][c] = 0.f;
+    A.tiles[1][2 + c] = W.own[c];
+  }
   return A;
 }
 

@@ -281,26 +281,25 @@ __global__ void __launch_bounds__(32 * DeltaLayout::kSequenceWarps, 2)
       const SequenceStage<T> stage = tiles.stage(number);
       k.fetch(stage.tile(kTileK), tokens);
       v.fetch(stage.tile(kTileV), tokens);
-      const SequenceGate gate = gates.fetch(tokens);
+      const uint32_t gate = gates.fetch(tokens);
       k.move(by);
       v.move(by);
       gates.move(by);
       return gate;
     };
-    SequenceGate next = fetch_keys(0, 1);
+    uint32_t next = fetch_keys(0, 1);
     commit_copies();
 #pragma unroll 1
     for (int number = 0; number < chunks.count; ++number) {
-      const SequenceGate gate = next;
       wait_copies<0>();
       __syncwarp();
+      const int tokens = chunks.tokens(number);
+      const float gate = gates.value_of(next, tokens);
       next = fetch_keys(number + 1, 1);
       commit_copies();
-      const int tokens = chunks.tokens(number);
       const SequenceStage<T> stage = tiles.stage(number);
       SequenceChunk<T> own;
-      own.template prepare<false>(tiles, stage, gates.decay_of(gate, tokens),
-                                  gates.beta_of(gate, tokens), in, tokens);
+      own.template prepare<false>(tiles, stage, gate, in, tokens);
       SquareOperand<T> rounded;
       rounded.round(state);
       keep(kept_at(number), rounded, own.A);
@@ -319,7 +318,7 @@ __global__ void __launch_bounds__(32 * DeltaLayout::kSequenceWarps, 2)
     for (SequenceRows<T, kVectors>* rows : {&to_q, &to_k, &to_v}) rows->start(walk, last, head);
     gates.start(walk, last, head);
     const auto fetch = [&](int number) {
-      const SequenceGate gate = fetch_keys(number, -1);
+      const uint32_t gate = fetch_keys(number, -1);
       const int tokens = chunks.tokens(number);
       const SequenceStage<T> stage = tiles.stage(number);
       q.fetch(stage.tile(kTileQ), tokens);
@@ -338,18 +337,17 @@ __global__ void __launch_bounds__(32 * DeltaLayout::kSequenceWarps, 2)
     next = fetch(last);
 #pragma unroll 1
     for (int number = last; number >= 0; --number) {
-      const SequenceGate gate = next;
       wait_copies<0>();
       __syncwarp();
-      next = fetch(number - 1);
       const int tokens = chunks.tokens(number);
+      const float gate = gates.value_of(next, tokens);
+      next = fetch(number - 1);
       const SequenceStage<T> stage = tiles.stage(number);
       const auto row = [&](SequenceRow which, int r) { return tiles.row(which, 8 * r + g); };
       SequenceChunk<T> own;
       SquareOperand<T> S;
       read_kept(S, own.A, stage.kept());
-      own.template prepare<true, false>(tiles, stage, gates.decay_of(gate, tokens),
-                                        gates.beta_of(gate, tokens), in, tokens);
+      own.template prepare<true, false>(tiles, stage, gate, in, tokens);
       TurnedOperand<T> turned;
       turned.round(own.corrections(tiles, stage, S));
       const TokenOperand<T> u = turned.turned();

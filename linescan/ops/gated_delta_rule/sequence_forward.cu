@@ -50,24 +50,26 @@ __global__ void __launch_bounds__(32 * DeltaLayout::kSequenceWarps, 4)
       v.fetch(stage.tile(kTileV), tokens);
       q.fetch(stage.tile(kTileQ), tokens);
       commit_copies();
+      const uint32_t gate = gates.fetch(tokens);
       k.move(1);
       v.move(1);
       q.move(1);
+      gates.move(1);
+      return gate;
     };
     Sums<4> state[2];
     load_square(state, tiles, args.initial, sequence, head, in.V, in.K);
-    fetch(0);
-    SequenceGate gate = gates.fetch(chunks.tokens(0));
+    uint32_t next = fetch(0);
 #pragma unroll 1
     for (int number = 0; number < chunks.count; ++number) {
       wait_copies<0>();
       __syncwarp();
-      fetch(number + 1);  // nothing of a chunk that there is not
       const int tokens = chunks.tokens(number);
+      const float gate = gates.value_of(next, tokens);
+      next = fetch(number + 1);  // nothing of a chunk that there is not
       const SequenceStage<T> stage = tiles.stage(number);
       SequenceChunk<T> own;
-      own.template prepare<true>(tiles, stage, gates.decay_of(gate, tokens),
-                                 gates.beta_of(gate, tokens), in, tokens);
+      own.template prepare<true>(tiles, stage, gate, in, tokens);
       const FragmentA<T> P = operand<T>(own.P, 0);
       SquareOperand<T> rounded;
       rounded.round(state);
@@ -81,8 +83,6 @@ __global__ void __launch_bounds__(32 * DeltaLayout::kSequenceWarps, 4)
       mix_tokens(out, turned, P);
       advance_state(state, tiles, own.decay, u, stage.tile(kTileK));
       turned.round(out);
-      gates.move(1);
-      gate = gates.fetch(chunks.tokens(number + 1));  // not before: registers were short
       o.send(stage.tile(kTileQ), turned.turned(), tokens);
       o.move(1);
       __syncwarp();

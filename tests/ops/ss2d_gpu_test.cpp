@@ -3,13 +3,11 @@
 
 #include <gtest/gtest.h>
 
-#include <set>
 #include <utility>
 
 #include "linescan/base/error.h"
 #include "linescan/ops/ss2d/gpu_products.h"
-#include "linescan/ops/ss2d/sample.h"
-#include "tests/support/gpu_sample.h"
+#include "tests/ops/ss2d_gpu_run.h"
 #include "tests/support/judging.h"
 
 namespace linescan::testing {
@@ -17,63 +15,6 @@ namespace {
 
 using Case = Ss2dCase;
 using Sample = Ss2dSample;
-
-// `slice`: images of a launch, twice as many where states cross tiles; 0: as planned.
-void run_on_gpu(Sample& sample, const Gpu& gpu = test_gpu(), bool keep_states = false,
-                int64_t slice = 0) {
-  check(sample.problem);
-  check_gpu(sample.problem);
-  GpuTensors tensors;
-  const auto on_gpu = [&](SampleTensor& tensor) { return tensors.take(tensor); };
-  Ss2dProblem problem = sample.problem;
-  problem.x = on_gpu(sample.x);
-  problem.projection = on_gpu(sample.projection);
-  problem.dt_weight = on_gpu(sample.dt_weight);
-  problem.dt_bias = on_gpu(sample.dt_bias);
-  problem.A_log = on_gpu(sample.A_log);
-  problem.D = on_gpu(sample.D);
-  problem.out = on_gpu(sample.out);
-  const Ss2dGradients gradients = {on_gpu(sample.gout),        on_gpu(sample.gx),
-                                   on_gpu(sample.gprojection), on_gpu(sample.gdt_weight),
-                                   on_gpu(sample.gdt_bias),    on_gpu(sample.gA_log),
-                                   on_gpu(sample.gD)};
-  SampleTensor states({gpu_kept_states(size_of(problem))}, DType::kFloat32);
-  if (keep_states && gpu_kept_states(size_of(problem)) > 0) problem.states = on_gpu(states);
-  const Ss2dSize size = size_of(problem);
-  const auto planned = [&](Pass pass) {
-    Ss2dGpuPlan made = plan(size, pass, gpu);
-    if (slice > 0) made.slice = slice, made.pieces_slice = 2 * slice;
-    return made;
-  };
-  const Ss2dGpuPlan ahead = planned(Pass::kForward);
-  GpuWorkspace forward_workspace(ahead.workspace_bytes);
-  forward(problem, ahead, forward_workspace.data(), GpuStream{});
-  const Ss2dGpuPlan back = planned(Pass::kBackward);
-  GpuWorkspace backward_workspace(back.workspace_bytes);
-  backward(problem, gradients, back, backward_workspace.data(), GpuStream{});
-  tensors.bring_back();
-}
-
-// As test_gpu(), with little shared memory: planes of a few hundred pixels already need tiles.
-Gpu small_gpu() {
-  Gpu gpu = test_gpu();
-  gpu.shared_per_block = 9000;
-  return gpu;
-}
-
-// Tiles of 16 x 16, whose lines are two segments.
-Gpu medium_gpu() {
-  Gpu gpu = test_gpu();
-  gpu.shared_per_block = 25000;
-  return gpu;
-}
-
-// As test_gpu(), so small that a few images fill it: small planes are then walked an image a lane.
-Gpu narrow_gpu() {
-  Gpu gpu = test_gpu();
-  gpu.multiprocessors = 1;
-  return gpu;
-}
 
 class Ss2dGpu : public ::testing::TestWithParam<Case> {
  protected:
@@ -211,7 +152,7 @@ class Ss2dGpuProducts : public ::testing::TestWithParam<ProductsCase> {};
 
 TEST_P(Ss2dGpuProducts, AgreeWithReference) {
   const auto& [channels, rank, at_once, products] = GetParam();
-  const GpuProducts both = gpu_products_at_once(rank, channels);
+  const GpuProducts both = gpu_products_at_once(rank, channels, find_gpu("h100").shared_per_block);
   EXPECT_EQ(both.side > 0, at_once);
   const GpuProducts chosen = at_once ? both : gpu_products(rank, channels);
   EXPECT_EQ(chosen.side, products.side);
@@ -470,195 +411,6 @@ INSTANTIATE_TEST_SUITE_P(LargePlanes, Ss2dGpu,
                                                 .rank = 2,
                                                 .dtype = DType::kFloat16}));
 
-TEST(Ss2dGpuPlan, NeighboursInSharedMemoryAreInDifferentBanks) {
-  constexpr int64_t kSteps = kGpuSegmentSteps;
-  for (int64_t height = 1; height <= 60; ++height)
-    for (int64_t width = 1; width <= 60; ++width) {
-      const int64_t pitch = gpu_sum_pitch(height, width);
-      EXPECT_GE(pitch, width);
-      EXPECT_LE(pitch, width + 3);
-    }
-  // Four neighbouring segments of whole lines, in rows and in columns.
-  for (const int64_t side : {7, 14, 28, 56}) {
-    const int64_t pitch = gpu_sum_pitch(side, side), parts = side / kSteps;
-    for (const auto& [step, line] : {std::pair{int64_t{1}, pitch}, {pitch, int64_t{1}}}) {
-      std::set<int64_t> banks;
-      for (int64_t segment = 0; segment < kGpuSegments; ++segment)
-        banks.insert((segment / parts * line + segment % parts * kSteps * step) % kGpuSegments);
-      EXPECT_EQ(banks.size(), kGpuSegments) << side;
-    }
-  }
-}
-
-TEST(Ss2dGpuPlan, WalksEvenNumbersOfStatesOfWholePlanes) {
-  const Gpu& gpu = find_gpu("h100");
-  const auto planned = [&](Pass pass, const auto& change) {
-    Ss2dSize size = {.batch = 128,
-                     .channels = 96,
-                     .height = 56,
-                     .width = 56,
-                     .states = 16,
-                     .rank = 6,
-                     .routes = 4,
-                     .dtype = DType::kBFloat16,
-                     .out_dtype = DType::kBFloat16};
-    change(size);
-    return plan(size, pass, gpu);
-  };
-  // Either pass if one does; and states are kept then.
-  const auto walks = [&](const auto& change) {
-    const Ss2dGpuPlan ahead = planned(Pass::kForward, change);
-    const Ss2dGpuPlan back = planned(Pass::kBackward, change);
-    EXPECT_EQ(ahead.walks_states, back.walks_states);
-    EXPECT_EQ(back.stores_delta, back.walks_states || back.packed);
-    Ss2dSize size;
-    planned(Pass::kForward, [&](Ss2dSize& changed) { change(changed), size = changed; });
-    EXPECT_EQ(gpu_kept_states(size) > 0, back.walks_states || size.states == 1);
-    size.kept_states = true;
-    for (const Pass pass : {Pass::kForward, Pass::kBackward})
-      EXPECT_EQ(plan(size, pass, gpu).kept, gpu_kept_states(size) > 0);
-    return ahead.walks_states;
-  };
-  const Ss2dGpuPlan whole = planned(Pass::kForward, [](Ss2dSize&) {});
-  EXPECT_TRUE(whole.walks_states);
-  EXPECT_EQ(whole.workspace_bytes, 0);
-  EXPECT_EQ(whole.block, 32 * kGpuPackedWarps);
-  EXPECT_LE(whole.shared_bytes, gpu.shared_per_block);
-  EXPECT_TRUE(walks([](Ss2dSize&) {}));
-  EXPECT_EQ(planned(Pass::kBackward, [](Ss2dSize&) {}).block, 32 * kGpuBackwardWarps);
-  EXPECT_TRUE(walks([](Ss2dSize& size) { size.states = 2; }));
-  EXPECT_TRUE(walks([](Ss2dSize& size) { size.rank = 48; }));
-  for (const auto change :
-       {+[](Ss2dSize& size) { size.states = 1; }, +[](Ss2dSize& size) { size.states = 15; },
-        +[](Ss2dSize& size) { size.states = 256; }, +[](Ss2dSize& size) { size.rank = 5; },
-        +[](Ss2dSize& size) { size.rank = 50; }, +[](Ss2dSize& size) { size.channels = 95; },
-        +[](Ss2dSize& size) { size.height = 64; },
-        +[](Ss2dSize& size) { size.channels_last = false; },
-        +[](Ss2dSize& size) { size.dtype = DType::kFloat32; }})
-    EXPECT_FALSE(walks(change));
-  EXPECT_TRUE(walks([](Ss2dSize& size) { size.states = 20; }));
-  EXPECT_FALSE(walks([](Ss2dSize& size) { size.states = 22; }));
-  // No plane is so small that states which leave nothing beside them are walked.
-  for (int64_t states = 2; states <= 300; states += 2)
-    for (const int64_t routes : {1, 4, 16, 40}) {
-      const auto small = [&](Ss2dSize& size) {
-        size.height = size.width = 1;
-        size.states = states;
-        size.routes = routes;
-      };
-      EXPECT_NO_THROW(planned(Pass::kForward, small)) << states << ' ' << routes;
-    }
-  // What is walked is one tile, also where the general kernels, which stand in for odd addresses, need more beside it.
-  for (const char* device : {"rtx3090", "a100", "h100"})
-    for (const int64_t states : {2, 4, 16})
-      for (const int64_t routes : {1, 4})
-        for (int64_t height = 20; height <= 64; ++height)
-          for (int64_t width = 20; width <= 64; ++width) {
-            const Ss2dSize size = {.channels = 96,
-                                   .height = height,
-                                   .width = width,
-                                   .states = states,
-                                   .rank = 6,
-                                   .routes = routes,
-                                   .dtype = DType::kBFloat16};
-            for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
-              const Ss2dGpuPlan made = plan(size, pass, find_gpu(device));
-              EXPECT_FALSE(made.walks_states && made.pieces > 0)
-                  << device << ' ' << states << ' ' << routes << ' ' << height << ' ' << width;
-            }
-          }
-}
-
-TEST(Ss2dGpuPlan, WalksImagesOfSmallPlanesWhereTheyFillTheDevice) {
-  const auto planned = [](Pass pass, const auto& change) {
-    Ss2dSize size = {.batch = 128,
-                     .channels = 768,
-                     .height = 7,
-                     .width = 7,
-                     .states = 1,
-                     .rank = 48,
-                     .routes = 4,
-                     .dtype = DType::kBFloat16,
-                     .out_dtype = DType::kBFloat16};
-    change(size);
-    return plan(size, pass, find_gpu("h100"));
-  };
-  const auto walks = [&](const auto& change) {
-    return planned(Pass::kForward, change).walks_images;
-  };
-  const Ss2dGpuPlan whole = planned(Pass::kForward, [](Ss2dSize&) {});
-  EXPECT_TRUE(whole.walks_images);
-  EXPECT_EQ(whole.grid, 768 / 64 * 128 / kGpuSegments);
-  EXPECT_EQ(whole.blocks_per_multiprocessor, kGpuImageBlocks);
-  EXPECT_EQ(whole.warps_per_multiprocessor, kGpuImageBlocks * kGpuImageWarps);
-  EXPECT_FALSE(planned(Pass::kBackward, [](Ss2dSize&) {}).walks_images);
-  EXPECT_TRUE(walks([](Ss2dSize& size) { size.height = 8; }));
-  EXPECT_TRUE(walks([](Ss2dSize& size) { size.batch = 64; }));
-  for (const auto change :
-       {+[](Ss2dSize& size) { size.batch = 48; }, +[](Ss2dSize& size) { size.height = 14; },
-        +[](Ss2dSize& size) { size.states = 2; }, +[](Ss2dSize& size) { size.rank = 47; },
-        +[](Ss2dSize& size) { size.rank = 72; }, +[](Ss2dSize& size) { size.channels = 767; },
-        +[](Ss2dSize& size) { size.channels_last = false; },
-        +[](Ss2dSize& size) { size.dtype = DType::kFloat32; }})
-    EXPECT_FALSE(walks(change));
-}
-
-TEST(Ss2dGpuPlan, OneRouteNeedsRoomForChunksAlone) {
-  const Ss2dSize one = {.batch = 128,
-                        .channels = 96,
-                        .height = 56,
-                        .width = 56,
-                        .states = 1,
-                        .rank = 6,
-                        .routes = 1,
-                        .dtype = DType::kBFloat16};
-  for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
-    const auto sums_chunks = [&](const Ss2dSize& size) {
-      return plan(size, pass, find_gpu("h100")).sums_chunks;
-    };
-    const Ss2dGpuPlan made = plan(one, pass, find_gpu("h100"));
-    EXPECT_TRUE(made.sums_chunks);
-    EXPECT_GT(made.blocks_per_multiprocessor, 1);
-    EXPECT_GT(made.general_shared_bytes, int64_t{56 * 56 * kGpuChannels * 4});
-    // A batch that leaves multiprocessors empty: all warps that there may be for each block.
-    Ss2dSize few = one, two = one, large = one, wide = one, floats = one;
-    few.batch = 1;
-    EXPECT_EQ(plan(few, pass, find_gpu("h100")).block, 32 * kGpuPackedWarps);
-    two.routes = 2;
-    EXPECT_FALSE(sums_chunks(two));
-    large.height = 200;
-    EXPECT_FALSE(sums_chunks(large));
-    wide.rank = kGpuChunkNumbers;
-    EXPECT_FALSE(sums_chunks(wide));
-    floats.dtype = DType::kFloat32;
-    EXPECT_FALSE(sums_chunks(floats));
-  }
-}
-
-TEST(Ss2dGpuPlan, KeepsStatesInTheTilesOfLargeDevices) {
-  for (const int64_t side : {7, 56, 60, 64, 96, 128, 256, 1000})
-    for (const int64_t rank : {6, 48, 96}) {
-      const Ss2dSize size = {.batch = 4,
-                             .channels = 96,
-                             .height = side,
-                             .width = side,
-                             .states = 1,
-                             .rank = rank,
-                             .routes = 4,
-                             .dtype = DType::kBFloat16,
-                             .kept_states = true};
-      SCOPED_TRACE(side);
-      for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
-        const Ss2dGpuPlan large = plan(size, pass, find_gpu("h100"));
-        EXPECT_TRUE(large.kept);
-        EXPECT_EQ(gpu_kept_states(size), 4 * large.table_floats(size));
-        const Ss2dGpuPlan small = plan(size, pass, find_gpu("rtx3090"));
-        EXPECT_EQ(small.kept, small.tile_height == large.tile_height);
-        EXPECT_EQ(small.kept, side != 56) << small.tile_height;
-      }
-    }
-}
-
 TEST(Ss2dGpuOperator, SlicesOfTheBatchGiveTheSameBits) {
   if (!have_gpu()) GTEST_SKIP() << "no GPU: " << why_no_gpu();
   for (const bool keep_states : {false, true}) {
@@ -785,34 +537,6 @@ TEST(Ss2dGpuOperator, RefusesWhatItHasNoKernelsFor) {
   SampleTensor states({gpu_kept_states(size_of(keeps.problem)) + 1}, DType::kFloat32);
   keeps.problem.states = states.view();
   EXPECT_THROW(check_gpu(keeps.problem), InvalidArgument);
-}
-
-TEST(Ss2dGpuPlan, StatesWithoutNumberFitEveryDevice) {
-  const Ss2dSize size = {.batch = 1,
-                         .channels = 16,
-                         .height = 56,
-                         .width = 56,
-                         .states = 100000,
-                         .rank = 1,
-                         .routes = 4};
-  for (const Gpu& gpu : known_gpus()) {
-    const Ss2dGpuPlan ahead = plan(size, Pass::kForward, gpu);
-    EXPECT_LE(ahead.shared_bytes, gpu.shared_per_block) << gpu.name;
-    EXPECT_FALSE(ahead.shared_carries) << gpu.name;
-  }
-}
-
-TEST(Ss2dGpuPlan, RefusesADeviceWithTooLittleSharedMemory) {
-  Gpu gpu = find_gpu("a100");
-  gpu.shared_per_block = 4096;
-  const Ss2dSize size = {
-      .batch = 1, .channels = 16, .height = 8, .width = 8, .states = 1, .rank = 1, .routes = 4};
-  try {
-    plan(size, Pass::kForward, gpu);
-    FAIL();
-  } catch (const Unsupported& error) {
-    EXPECT_NE(std::string(error.what()).find("a100 has 4096"), std::string::npos) << error.what();
-  }
 }
 
 }  // namespace

@@ -161,9 +161,10 @@ struct SequenceGates {
   const unsigned char* at = nullptr;
 
   __device__ __forceinline__ void start(const DeltaWalk& walk, int64_t chunk, int head) {
-    at = of_gate() ? reinterpret_cast<const unsigned char*>(in.g.at(walk.batch, walk.first, head))
-                   : in.beta.data + beta_bytes() * (walk.batch * in.beta.batch +
-                                                    walk.first * in.beta.token + head * in.beta.head);
+    at = of_gate()
+             ? reinterpret_cast<const unsigned char*>(in.g.at(walk.batch, walk.first, head))
+             : in.beta.data + beta_bytes() * (walk.batch * in.beta.batch +
+                                              walk.first * in.beta.token + head * in.beta.head);
     at += (chunk * kSequenceTokens + token()) * step();
     if (!in.A_log || threadIdx.x % 32 > 0) return;
     parameters[0] = -expf(in.A_log[head]);
@@ -181,8 +182,8 @@ struct SequenceGates {
     const float number = __uint_as_float(bits);
     float value = of_gate() ? 1.f : 0.f;
     if (valid && of_gate())
-      value = exp2_approx(
-          kLog2e * (in.A_log ? parameters[0] * softplus(number + parameters[1]) : number));
+      value = exp2_approx(kLog2e *
+                          (in.A_log ? parameters[0] * softplus(number + parameters[1]) : number));
     else if (valid)
       value = in.beta_of(wide() ? number : Two<T>{bits}[0]);
     return in_register(value);

@@ -176,8 +176,8 @@ void launch_products(const Ss2dGpuArguments<T>& args, const DeltaGradient<T>& gr
 
 template <typename T>
 void multiply_delta_gradient(const Ss2dGpuArguments<T>& args, const DeltaGradient<T>& gradient,
-                             int64_t parts, T* gprojection, float* weight_sums, GpuStream stream) {
-  const GpuProducts products = gpu_products(args.rank, args.channels);
+                             const GpuProducts& products, int64_t parts, T* gprojection,
+                             float* weight_sums, GpuStream stream) {
   const auto run = [&](auto launch) {
     launch(args, gradient, parts, gprojection, weight_sums, stream);
   };
@@ -189,10 +189,10 @@ void multiply_delta_gradient(const Ss2dGpuArguments<T>& args, const DeltaGradien
 }
 
 template void multiply_delta_gradient(const Ss2dGpuArguments<Float16>&,
-                                      const DeltaGradient<Float16>&, int64_t, Float16*, float*,
-                                      GpuStream);
+                                      const DeltaGradient<Float16>&, const GpuProducts&, int64_t,
+                                      Float16*, float*, GpuStream);
 template void multiply_delta_gradient(const Ss2dGpuArguments<BFloat16>&,
-                                      const DeltaGradient<BFloat16>&, int64_t, BFloat16*, float*,
-                                      GpuStream);
+                                      const DeltaGradient<BFloat16>&, const GpuProducts&, int64_t,
+                                      BFloat16*, float*, GpuStream);
 
 }  // namespace linescan

@@ -129,9 +129,9 @@ void launch_products(const Ss2dGpuArguments<T>& args, const DeltaGradient<T>& gr
 
 template <typename T>
 void multiply_delta_gradient_at_once(const Ss2dGpuArguments<T>& args,
-                                     const DeltaGradient<T>& gradient, int64_t parts,
-                                     T* gprojection, float* weight_sums, GpuStream stream) {
-  const GpuProducts products = gpu_products_at_once(args.rank, args.channels);
+                                     const DeltaGradient<T>& gradient, const GpuProducts& products,
+                                     int64_t parts, T* gprojection, float* weight_sums,
+                                     GpuStream stream) {
   const auto run = [&](auto launch) {
     launch(args, gradient, parts, gprojection, weight_sums, stream);
   };
@@ -142,10 +142,10 @@ void multiply_delta_gradient_at_once(const Ss2dGpuArguments<T>& args,
 }
 
 template void multiply_delta_gradient_at_once(const Ss2dGpuArguments<Float16>&,
-                                              const DeltaGradient<Float16>&, int64_t, Float16*,
-                                              float*, GpuStream);
+                                              const DeltaGradient<Float16>&, const GpuProducts&,
+                                              int64_t, Float16*, float*, GpuStream);
 template void multiply_delta_gradient_at_once(const Ss2dGpuArguments<BFloat16>&,
-                                              const DeltaGradient<BFloat16>&, int64_t, BFloat16*,
-                                              float*, GpuStream);
+                                              const DeltaGradient<BFloat16>&, const GpuProducts&,
+                                              int64_t, BFloat16*, float*, GpuStream);
 
 }  // namespace linescan

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "linescan/ops/ss2d/gpu_arguments.cuh"
+#include "linescan/ops/ss2d/gpu_products.h"
 #include "linescan/ops/ss2d/ss2d.h"
 
 namespace linescan {
@@ -41,15 +42,17 @@ struct DeltaGradient {
 };
 
 // Of the images from args.first_image on: gprojection (with several states, but for B and C), and `parts` sums for the gradient of dt_weight,
-// [parts, routes, channels, rank], which are stored or, of later slices, added to those before.
+// [parts, routes, channels, rank], which are stored or, of later slices, added to those before. products: of gpu_products().
 template <typename T>
 void multiply_delta_gradient(const Ss2dGpuArguments<T>& args, const DeltaGradient<T>& gradient,
-                             int64_t parts, T* gprojection, float* weight_sums, GpuStream stream);
-// delta_products_at_once.cu: the same, if the plan says `at_once`.
+                             const GpuProducts& products, int64_t parts, T* gprojection,
+                             float* weight_sums, GpuStream stream);
+// delta_products_at_once.cu: the same, if the plan says `at_once`, with gpu_products_at_once().
 template <typename T>
 void multiply_delta_gradient_at_once(const Ss2dGpuArguments<T>& args,
-                                     const DeltaGradient<T>& gradient, int64_t parts,
-                                     T* gprojection, float* weight_sums, GpuStream stream);
+                                     const DeltaGradient<T>& gradient, const GpuProducts& products,
+                                     int64_t parts, T* gprojection, float* weight_sums,
+                                     GpuStream stream);
 // backward_sums.cu: B and C in gprojection, of several states.
 template <typename T>
 void sum_factors(const Ss2dGpuArguments<T>& args, const DeltaGradient<T>& gradient, T* gprojection,

@@ -7,7 +7,6 @@
 #include "linescan/ops/device_code/copies.cuh"
 #include "linescan/ops/device_code/tile_product.cuh"
 #include "linescan/ops/ss2d/gpu_delta_gradient.cuh"
-#include "linescan/ops/ss2d/gpu_products.h"
 
 namespace linescan::delta_products {
 

@@ -18,6 +18,8 @@ constexpr int64_t kReservedBytes = 1024;  // shared memory that the system takes
 // the cache; with several tiles less tightly, because fewer images fill the device badly.
 constexpr int64_t kWorkspaceGoal = int64_t{32} << 20;
 constexpr int64_t kTiledWorkspaceGoal = int64_t{64} << 20;
+// Where delta's gradient is stored, which is read by a launch of its own: its start and end cost more than memory does.
+constexpr int64_t kDeltaWaves = 2;
 // What comes before the slices of a tiled pass is done for as many images at once as stay below as much.
 
 // Of the largest devices: shared memory of a block, and places of planes that are one tile there. Rows or columns
@@ -308,11 +310,10 @@ Ss2dGpuPlan plan(const Ss2dSize& size, Pass pass, const Gpu& gpu) {
   plan.warps_per_multiprocessor = plan.blocks_per_multiprocessor * warps;
 
   if (plan.stores_delta) {
-    const GpuProducts at_once = gpu_products_at_once(size.rank, size.channels),
-                      one_each = gpu_products(size.rank, size.channels);
-    const int64_t shared = at_once.side > 0 ? at_once.shared_bytes(size.channels) : 0;
-    plan.at_once = at_once.side > 0 && shared <= gpu.shared_per_block;
-    const int64_t side = plan.at_once ? at_once.side : one_each.side;
+    const GpuProducts at_once = gpu_products_at_once(size.rank, size.channels, plan.shared_limit);
+    plan.at_once = at_once.side > 0;
+    const int64_t shared = plan.at_once ? at_once.shared_bytes(size.channels) : 0;
+    const int64_t side = plan.at_once ? at_once.side : gpu_products(size.rank, size.channels).side;
     const int64_t tiles = ceil_div(size.batch * size.pixels(), side);
     const int64_t routes = std::max<int64_t>(1, size.routes);
     // One wave of blocks. Or half of one, as many steps each at 768 channels of 7 x 7 pixels as the other half has, which
@@ -338,7 +339,8 @@ Ss2dGpuPlan plan(const Ss2dSize& size, Pass pass, const Gpu& gpu) {
     const int64_t resident = gpu.multiprocessors * plan.blocks_per_multiprocessor;
     const int64_t wave = resident / std::max<int64_t>(1, plan.blocks_an_image());
     const int64_t goal = plan.pieces > 0 ? kTiledWorkspaceGoal : kWorkspaceGoal;
-    const int64_t most = std::max(wave, images_below(goal, parts.an_image()));
+    const int64_t waves = plan.stores_delta ? kDeltaWaves : 1;
+    const int64_t most = std::max(waves * wave, images_below(goal, parts.an_image()));
     plan.slice = fullest_slice(plan.blocks_an_image(), resident, std::min(most, plan.slice));
   }
   plan.grid =

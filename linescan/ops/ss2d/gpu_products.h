@@ -29,14 +29,15 @@ struct GpuProducts {
                                                   2 * side * (columns + kGpuProductPad);
   }
 };
-// Of a block that makes both at once; no side: there is none. 32 columns want more than one step a tile: of one, the third
-// tile of dts would come while the first is read (dts_tiles).
-constexpr GpuProducts gpu_products_at_once(int64_t rank, int64_t channels) {
+// Of a block that makes both at once, with shared_limit bytes of shared memory at most; no side: there is none. 32 columns want
+// more than one step a tile: of one, the third tile of dts would come while the first is read (dts_tiles).
+constexpr GpuProducts gpu_products_at_once(int64_t rank, int64_t channels, int64_t shared_limit) {
   for (const GpuProducts products :
        {GpuProducts{96, 16}, GpuProducts{96, 32}, GpuProducts{64, 16}, GpuProducts{64, 32}})
     if (rank <= products.columns && channels <= products.most_channels() &&
         (products.side == 64 || channels % 96 == 0) &&
-        (products.columns == 16 || channels > products.side))
+        (products.columns == 16 || channels > products.side) &&
+        products.shared_bytes(channels) <= shared_limit)
       return products;
   return {};
 }

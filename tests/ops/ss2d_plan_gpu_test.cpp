@@ -256,24 +256,26 @@ TEST(Ss2dGpuPlan, MultipliesDeltasGradientWithTheSharedMemoryThatThereIs) {
   EXPECT_EQ(gpu_products_at_once(24, 384, 48 * 1024).side, 0);
 }
 
-// Where delta's gradient is stored, a slice of the batch is two waves of blocks if there are as many images.
+// Where delta's gradient is stored, a slice of the batch is two waves of blocks if there are as many images, with several states
+// one.
 TEST(Ss2dGpuPlan, SlicesOfDeltasGradientAreTwoWaves) {
   const Gpu& gpu = find_gpu("h200");
-  for (const int64_t batch : {32, 128, 1000}) {
-    const Ss2dSize size = {.batch = batch,
-                           .channels = 192,
-                           .height = 28,
-                           .width = 28,
-                           .states = 1,
-                           .rank = 12,
-                           .routes = 4,
-                           .dtype = DType::kBFloat16};
-    const Ss2dGpuPlan made = plan(size, Pass::kBackward, gpu);
-    ASSERT_TRUE(made.stores_delta);
-    const int64_t waves =
-        gpu.multiprocessors * made.blocks_per_multiprocessor / made.blocks_an_image() * 2;
-    EXPECT_EQ(made.slice, std::min(batch, waves));
-  }
+  for (const int64_t batch : {32, 128, 1000})
+    for (const int64_t states : {1, 16}) {
+      const Ss2dSize size = {.batch = batch,
+                             .channels = 192,
+                             .height = 28,
+                             .width = 28,
+                             .states = states,
+                             .rank = 12,
+                             .routes = 4,
+                             .dtype = DType::kBFloat16};
+      const Ss2dGpuPlan made = plan(size, Pass::kBackward, gpu);
+      ASSERT_TRUE(made.stores_delta);
+      const int64_t wave =
+          gpu.multiprocessors * made.blocks_per_multiprocessor / made.blocks_an_image();
+      EXPECT_EQ(made.slice, std::min(batch, states == 1 ? 2 * wave : wave)) << states;
+    }
 }
 
 }  // namespace

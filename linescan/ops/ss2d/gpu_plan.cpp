@@ -18,7 +18,7 @@ constexpr int64_t kReservedBytes = 1024;  // shared memory that the system takes
 // the cache; with several tiles less tightly, because fewer images fill the device badly.
 constexpr int64_t kWorkspaceGoal = int64_t{32} << 20;
 constexpr int64_t kTiledWorkspaceGoal = int64_t{64} << 20;
-// Where delta's gradient is stored, which is read by a launch of its own: its start and end cost more than memory does.
+// With one state, where delta's gradient is stored and read by a launch of its own: its start and end cost more than memory does.
 constexpr int64_t kDeltaWaves = 2;
 // What comes before the slices of a tiled pass is done for as many images at once as stay below as much.
 
@@ -339,7 +339,7 @@ Ss2dGpuPlan plan(const Ss2dSize& size, Pass pass, const Gpu& gpu) {
     const int64_t resident = gpu.multiprocessors * plan.blocks_per_multiprocessor;
     const int64_t wave = resident / std::max<int64_t>(1, plan.blocks_an_image());
     const int64_t goal = plan.pieces > 0 ? kTiledWorkspaceGoal : kWorkspaceGoal;
-    const int64_t waves = plan.stores_delta ? kDeltaWaves : 1;
+    const int64_t waves = plan.stores_delta && size.states == 1 ? kDeltaWaves : 1;
     const int64_t most = std::max(waves * wave, images_below(goal, parts.an_image()));
     plan.slice = fullest_slice(plan.blocks_an_image(), resident, std::min(most, plan.slice));
   }

@@ -62,6 +62,8 @@ json own_fields(const Ss2dGpuPlan& plan) {
           {"kept", plan.kept},
           {"stores_delta", plan.stores_delta},
           {"at_once", plan.at_once},
+          {"product_side", plan.product_side},
+          {"product_columns", plan.product_columns},
           {"delta_parts", plan.delta_parts},
           {"pieces_slice", plan.pieces_slice},
           {"slice", plan.slice},

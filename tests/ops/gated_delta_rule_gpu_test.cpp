@@ -390,7 +390,8 @@ const Case kSequenceCases[] = {
          .gate = true,
          .gate_bias = true,
          .sigmoid = true,
-         .negative = true},
+         .negative = true,
+         .float_beta = true},
     Case{.batch = 1,
          .length = 150,
          .heads = 2,
@@ -401,7 +402,8 @@ const Case kSequenceCases[] = {
          .bounds = {3, 3, 4, 67, 67, 131, 145},
          .reverse = true,
          .initial = true,
-         .gate = true},
+         .gate = true,
+         .float_beta = true},
     Case{.batch = 4,
          .length = 40,
          .heads = 1,
@@ -422,6 +424,17 @@ const Case kSequenceCases[] = {
          .dtype = kBf16,
          .initial = true,
          .largest_decay = 1000},
+    // Keys so long that a token takes back more than there was.
+    Case{.batch = 4,
+         .length = 60,
+         .heads = 1,
+         .value_heads = 1,
+         .K = 32,
+         .V = 32,
+         .dtype = kBf16,
+         .norm = false,
+         .largest_decay = 6,
+         .largest_key = 0.6},
     Case{.batch = 4,
          .length = 0,
          .heads = 1,
@@ -487,7 +500,7 @@ INSTANTIATE_TEST_SUITE_P(
 TEST(GatedDeltaRuleGpuOperator, UnnormalisedKeysWithStrongGatesStayFinite) {
   if (!have_gpu()) GTEST_SKIP() << "no GPU: " << why_no_gpu();
   for (const DType type : {DType::kFloat32, kBf16}) {
-    GatedDeltaRuleSample s({.batch = 1,
+    GatedDeltaRuleSample s({.batch = 4,
                             .length = 256,
                             .K = 16,
                             .V = 16,
@@ -497,12 +510,15 @@ TEST(GatedDeltaRuleGpuOperator, UnnormalisedKeysWithStrongGatesStayFinite) {
                             .norm = false,
                             .largest_decay = 200,
                             .largest_key = 30});
-    run(s);
-    for (const TensorView* view : {&s.problem.o, &s.problem.final_state, &s.gradients.q,
-                                   &s.gradients.k, &s.gradients.g, &s.gradients.initial_state})
-      for_each_index(view->shape, [&](int64_t i, int64_t j, int64_t k, int64_t l) {
-        ASSERT_TRUE(std::isfinite(read_element(*view, i, j, k, l)));
-      });
+    for (const Gpu& gpu :
+         {test_gpu(), small_gpu()}) {  // small: a warp a sequence, with a half type
+      run(s, 0xFF, gpu);
+      for (const TensorView* view : {&s.problem.o, &s.problem.final_state, &s.gradients.q,
+                                     &s.gradients.k, &s.gradients.g, &s.gradients.initial_state})
+        for_each_index(view->shape, [&](int64_t i, int64_t j, int64_t k, int64_t l) {
+          ASSERT_TRUE(std::isfinite(read_element(*view, i, j, k, l)));
+        });
+    }
   }
 }
 

@@ -7,7 +7,8 @@
 
 #include "linescan/base/error.h"
 #include "linescan/ops/ss2d/gpu_products.h"
-#include "tests/ops/ss2d_gpu_run.h"
+#include "linescan/ops/ss2d/sample.h"
+#include "tests/support/gpu_sample.h"
 #include "tests/support/judging.h"
 
 namespace linescan::testing {
@@ -15,6 +16,63 @@ namespace {
 
 using Case = Ss2dCase;
 using Sample = Ss2dSample;
+
+// `slice`: images of a launch, twice as many where states cross tiles; 0: as planned.
+void run_on_gpu(Sample& sample, const Gpu& gpu = test_gpu(), bool keep_states = false,
+                int64_t slice = 0) {
+  check(sample.problem);
+  check_gpu(sample.problem);
+  GpuTensors tensors;
+  const auto on_gpu = [&](SampleTensor& tensor) { return tensors.take(tensor); };
+  Ss2dProblem problem = sample.problem;
+  problem.x = on_gpu(sample.x);
+  problem.projection = on_gpu(sample.projection);
+  problem.dt_weight = on_gpu(sample.dt_weight);
+  problem.dt_bias = on_gpu(sample.dt_bias);
+  problem.A_log = on_gpu(sample.A_log);
+  problem.D = on_gpu(sample.D);
+  problem.out = on_gpu(sample.out);
+  const Ss2dGradients gradients = {on_gpu(sample.gout),        on_gpu(sample.gx),
+                                   on_gpu(sample.gprojection), on_gpu(sample.gdt_weight),
+                                   on_gpu(sample.gdt_bias),    on_gpu(sample.gA_log),
+                                   on_gpu(sample.gD)};
+  SampleTensor states({gpu_kept_states(size_of(problem))}, DType::kFloat32);
+  if (keep_states && gpu_kept_states(size_of(problem)) > 0) problem.states = on_gpu(states);
+  const Ss2dSize size = size_of(problem);
+  const auto planned = [&](Pass pass) {
+    Ss2dGpuPlan made = plan(size, pass, gpu);
+    if (slice > 0) made.slice = slice, made.pieces_slice = 2 * slice;
+    return made;
+  };
+  const Ss2dGpuPlan ahead = planned(Pass::kForward);
+  GpuWorkspace forward_workspace(ahead.workspace_bytes);
+  forward(problem, ahead, forward_workspace.data(), GpuStream{});
+  const Ss2dGpuPlan back = planned(Pass::kBackward);
+  GpuWorkspace backward_workspace(back.workspace_bytes);
+  backward(problem, gradients, back, backward_workspace.data(), GpuStream{});
+  tensors.bring_back();
+}
+
+// As test_gpu(), with little shared memory: planes of a few hundred pixels already need tiles.
+Gpu small_gpu() {
+  Gpu gpu = test_gpu();
+  gpu.shared_per_block = 9000;
+  return gpu;
+}
+
+// Tiles of 16 x 16, whose lines are two segments.
+Gpu medium_gpu() {
+  Gpu gpu = test_gpu();
+  gpu.shared_per_block = 25000;
+  return gpu;
+}
+
+// As test_gpu(), so small that a few images fill it: small planes are then walked an image a lane.
+Gpu narrow_gpu() {
+  Gpu gpu = test_gpu();
+  gpu.multiprocessors = 1;
+  return gpu;
+}
 
 class Ss2dGpu : public ::testing::TestWithParam<Case> {
  protected:
@@ -144,20 +202,20 @@ struct ProductsCase {
   int64_t channels, rank;
   bool at_once;
   GpuProducts products;
+  int64_t shared_limit = 227 * 1024;
 };
 std::ostream& operator<<(std::ostream& out, const ProductsCase& c) {
-  return out << c.channels << " channels rank " << c.rank << (c.at_once ? " at once" : " one each");
+  return out << c.channels << " channels rank " << c.rank << (c.at_once ? " at once" : " one each")
+             << " with " << c.shared_limit;
 }
 class Ss2dGpuProducts : public ::testing::TestWithParam<ProductsCase> {};
 
 TEST_P(Ss2dGpuProducts, AgreeWithReference) {
-  const auto& [channels, rank, at_once, products] = GetParam();
-  const GpuProducts both = gpu_products_at_once(rank, channels, find_gpu("h100").shared_per_block);
-  EXPECT_EQ(both.side > 0, at_once);
-  const GpuProducts chosen = at_once ? both : gpu_products(rank, channels);
-  EXPECT_EQ(chosen.side, products.side);
-  EXPECT_EQ(chosen.columns, products.columns);
+  const auto& [channels, rank, at_once, products, shared_limit] = GetParam();
   if (!have_gpu()) GTEST_SKIP() << "no GPU: " << why_no_gpu();
+  Gpu gpu = narrow_gpu();
+  if (gpu.shared_per_block < shared_limit) GTEST_SKIP() << "too little shared memory a block";
+  gpu.shared_per_block = shared_limit;
   const bool many = channels > 200;
   const Case c{.batch = 2,
                .channels = channels,
@@ -169,7 +227,11 @@ TEST_P(Ss2dGpuProducts, AgreeWithReference) {
   for (const int64_t slice : {1, 2}) {
     SCOPED_TRACE(::testing::Message() << c << " slice " << slice);
     Sample sample(c);
-    run_on_gpu(sample, narrow_gpu(), false, slice);
+    const Ss2dGpuPlan made = plan(size_of(sample.problem), Pass::kBackward, gpu);
+    EXPECT_EQ(made.at_once, at_once);
+    EXPECT_EQ(made.product_side, products.side);
+    EXPECT_EQ(made.product_columns, products.columns);
+    run_on_gpu(sample, gpu, false, slice);
     expect_passed(sample.judge(ss2d_rounded_bound(c.dtype)));
   }
 }
@@ -182,7 +244,8 @@ INSTANTIATE_TEST_SUITE_P(
                       ProductsCase{576, 20, false, {96, 32}}, ProductsCase{96, 34, false, {96, 48}},
                       ProductsCase{192, 48, false, {96, 48}}, ProductsCase{40, 24, false, {64, 32}},
                       ProductsCase{82, 34, false, {64, 48}}, ProductsCase{82, 70, false, {64, 80}},
-                      ProductsCase{96, 64, false, {64, 80}}));
+                      ProductsCase{96, 64, false, {64, 80}},
+                      ProductsCase{384, 24, true, {64, 32}, 99 * 1024}));
 
 // Sums that are complete with their chunk: lines of whole segments and others, every code, ranks up to the last one that has
 // such kernels and the next, and the general kernels under such a plan.

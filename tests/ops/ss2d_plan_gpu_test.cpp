@@ -5,11 +5,12 @@
 #include <algorithm>
 #include <set>
 #include <string>
+#include <utility>
 
 #include "linescan/base/error.h"
+#include "linescan/device/gpu.h"
 #include "linescan/ops/ss2d/gpu_plan.h"
 #include "linescan/ops/ss2d/gpu_products.h"
-#include "tests/support/gpu_sample.h"
 
 namespace linescan::testing {
 namespace {
@@ -244,38 +245,52 @@ TEST(Ss2dGpuPlan, MultipliesDeltasGradientWithTheSharedMemoryThatThereIs) {
                    .channels_last = true};
   for (const Gpu& gpu : known_gpus()) {
     const Ss2dGpuPlan made = plan(size, Pass::kBackward, gpu);
-    const GpuProducts products =
-        gpu_products_at_once(size.rank, size.channels, gpu.shared_per_block);
     SCOPED_TRACE(gpu.name);
-    ASSERT_TRUE(made.stores_delta);
-    EXPECT_EQ(made.at_once, products.side > 0);
     EXPECT_TRUE(made.at_once);
-    EXPECT_LE(products.shared_bytes(size.channels), gpu.shared_per_block);
-    EXPECT_EQ(products.side, gpu.shared_per_block < 106 * 1024 ? 64 : 96);
+    EXPECT_EQ(made.product_side, gpu.shared_per_block < 106 * 1024 ? 64 : 96);
+    EXPECT_EQ(made.product_columns, 32);
   }
   EXPECT_EQ(gpu_products_at_once(24, 384, 48 * 1024).side, 0);
 }
 
-// Where delta's gradient is stored, a slice of the batch is two waves of blocks if there are as many images, with several states
-// one.
+// Where delta's gradient is stored, a slice of the batch is two waves of blocks if there are as many images and one wave leaves
+// no fewer places empty; one wave with several states, and as much as a goal allows where two are too much.
 TEST(Ss2dGpuPlan, SlicesOfDeltasGradientAreTwoWaves) {
   const Gpu& gpu = find_gpu("h200");
-  for (const int64_t batch : {32, 128, 1000})
-    for (const int64_t states : {1, 16}) {
-      const Ss2dSize size = {.batch = batch,
-                             .channels = 192,
-                             .height = 28,
-                             .width = 28,
-                             .states = states,
-                             .rank = 12,
-                             .routes = 4,
-                             .dtype = DType::kBFloat16};
-      const Ss2dGpuPlan made = plan(size, Pass::kBackward, gpu);
-      ASSERT_TRUE(made.stores_delta);
-      const int64_t wave =
-          gpu.multiprocessors * made.blocks_per_multiprocessor / made.blocks_an_image();
-      EXPECT_EQ(made.slice, std::min(batch, states == 1 ? 2 * wave : wave)) << states;
-    }
+  struct Expected {
+    int64_t batch, channels, side, states, routes, waves;
+  };
+  for (const auto& [batch, channels, side, states, routes, waves] :
+       {Expected{128, 192, 28, 1, 4, 2},
+        {1000, 192, 28, 1, 4, 2},
+        {128, 192, 28, 16, 4, 1},
+        {128, 384, 14, 1, 4, 1},
+        {128, 96, 56, 1, 4, 2},
+        {128, 96, 56, 1, 16, 1}}) {
+    const Ss2dSize size = {.batch = batch,
+                           .channels = channels,
+                           .height = side,
+                           .width = side,
+                           .states = states,
+                           .rank = 12,
+                           .routes = routes,
+                           .dtype = DType::kBFloat16};
+    const Ss2dGpuPlan made = plan(size, Pass::kBackward, gpu);
+    SCOPED_TRACE(to_string(made));
+    ASSERT_TRUE(made.stores_delta);
+    const int64_t wave =
+        gpu.multiprocessors * made.blocks_per_multiprocessor / made.blocks_an_image();
+    EXPECT_EQ(made.slice, waves * wave);
+  }
+  Ss2dSize few = {.batch = 32,
+                  .channels = 192,
+                  .height = 28,
+                  .width = 28,
+                  .states = 1,
+                  .rank = 12,
+                  .routes = 4,
+                  .dtype = DType::kBFloat16};
+  EXPECT_EQ(plan(few, Pass::kBackward, gpu).slice, 32);
 }
 
 }  // namespace

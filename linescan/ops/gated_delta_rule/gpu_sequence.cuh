@@ -20,13 +20,13 @@ struct SequenceChunk {
   FragmentA<T> A;
   float decay;
 
-  // The tiles of k and, with kQueries, q have arrived. gate: SequenceGates::value_of(). Without kInverse A is known.
+  // The tiles of k and, with kQueries, q have arrived. own: SequenceGates::value_of(). Without kInverse A is known.
   template <bool kQueries, bool kInverse = true, class Tiles>
   __device__ __forceinline__ void prepare(const Tiles& tiles, const SequenceStage<T>& stage,
-                                          float gate, const DeltaInputs<T>& in, int tokens) {
+                                          float own, const DeltaInputs<T>& in, int tokens) {
     const int lane = threadIdx.x % 32, g = lane / 4, c = lane % 4 * 2;
-    // Products over a token's block of 8, in the lane of the token.
-    float upto = gate, ahead = __shfl_down_sync(kAllLanes, gate, 1, 8);
+    // Products over a token's block of 8, in the lane of the token; nobody reads those of lanes 16 to 31, which have betas.
+    float upto = own, ahead = __shfl_down_sync(kAllLanes, own, 1, 8);
     if (lane % 8 == 7) ahead = 1.f;
 #pragma unroll
     for (int by = 1; by < 8; by *= 2) {
@@ -69,7 +69,7 @@ struct SequenceChunk {
         return in.norm ? valid * rsqrtf(tiles.row(row, lane) + 1e-6f) : valid;
       };
       const float nk = factor(kSquareK), before = lane < 8 ? upto : first * upto;
-      tiles.row(kOwnDecay, lane) = gate;
+      tiles.row(kOwnDecay, lane) = own;
       tiles.row(kUpto, lane) = upto;
       tiles.row(kAhead, lane) = nk * ahead;
       tiles.row(kTokenFactorK, lane) = nk;
@@ -82,7 +82,7 @@ struct SequenceChunk {
         tiles.row(kTokenReadQ, lane) = lane < tokens ? nq * before : 0.f;
       }
     } else {
-      tiles.row(kTokenBeta, lane - kSequenceTokens) = gate;
+      tiles.row(kTokenBeta, lane - kSequenceTokens) = own;
     }
     __syncwarp();
     fill_decays(tiles);

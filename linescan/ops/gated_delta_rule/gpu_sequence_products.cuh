@@ -231,7 +231,7 @@ __device__ __forceinline__ Sums<2> lower_blocks(const Function& function) {
   return result;
 }
 
-// An 8 x 8 matrix: of row g, columns 2q and 2q + 1.
+// An 8 x 8 matrix: lane 4 g + q has columns 2 q and 2 q + 1 of row g.
 using Block8 = float[2];
 
 // a b, b turned; kPieces of tf32 each.
@@ -257,8 +257,8 @@ __device__ __forceinline__ void multiply_8x8(Block8& result, const Block8& a,
   result[1] = sums[1];
 }
 
-// (I + L)^-1 of a block on the diagonal of 8 x 8 numbers, L zero on and above the diagonal, and the same turned: from the
-// inverses of blocks on the diagonal of 2, then 4, to those of twice as many, [U, 0; -W F U, W].
+// (I + L)^-1 of a block on the diagonal of 8 x 8 numbers, L zero on and above the diagonal, and the same turned. Of blocks of 2 it
+// is known; the inverses U and W of two neighbours make that of both, [U, 0; -W F U, W], F being what L has below U.
 template <int kPieces>
 struct Inverse8 {
   Block8 own, turned;

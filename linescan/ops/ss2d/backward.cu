@@ -252,11 +252,8 @@ void launch_backward(const BackwardArguments<T>& args, const Ss2dGpuPlan& plan, 
       if (plan.stores_delta) {
         const auto multiply =
             plan.at_once ? multiply_delta_gradient_at_once<T> : multiply_delta_gradient<T>;
-        const GpuProducts products =
-            plan.at_once ? gpu_products_at_once(args.rank, args.channels, plan.shared_limit)
-                         : gpu_products(args.rank, args.channels);
-        multiply(args, args.delta_gradient, products, plan.delta_parts, args.gprojection,
-                 weight_sums, stream);
+        multiply(args, args.delta_gradient, {plan.product_side, plan.product_columns},
+                 plan.delta_parts, args.gprojection, weight_sums, stream);
         if (args.states > 1) sum_factors(args, args.delta_gradient, args.gprojection, stream);
       } else {
         sum_records(args, args.packed_record_sums, args.gprojection, stream);

@@ -42,12 +42,12 @@ struct DeltaGradient {
 };
 
 // Of the images from args.first_image on: gprojection (with several states, but for B and C), and `parts` sums for the gradient of dt_weight,
-// [parts, routes, channels, rank], which are stored or, of later slices, added to those before. products: of gpu_products().
+// [parts, routes, channels, rank], which are stored or, of later slices, added to those before. products: the plan's.
 template <typename T>
 void multiply_delta_gradient(const Ss2dGpuArguments<T>& args, const DeltaGradient<T>& gradient,
                              const GpuProducts& products, int64_t parts, T* gprojection,
                              float* weight_sums, GpuStream stream);
-// delta_products_at_once.cu: the same, if the plan says `at_once`, with gpu_products_at_once().
+// delta_products_at_once.cu: the same, if the plan says `at_once`.
 template <typename T>
 void multiply_delta_gradient_at_once(const Ss2dGpuArguments<T>& args,
                                      const DeltaGradient<T>& gradient, const GpuProducts& products,

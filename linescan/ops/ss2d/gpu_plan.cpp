@@ -15,12 +15,13 @@ namespace {
 constexpr int64_t kPlaceBytes = kGpuChannels * sizeof(float);
 constexpr int64_t kReservedBytes = 1024;  // shared memory that the system takes of every block
 // The batch is sliced to stay below, or to one wave of blocks, so that what blocks leave is added up while it is in
-// the cache; with several tiles less tightly, because fewer images fill the device badly.
+// the cache; with several tiles less tightly, because fewer images fill the device badly. What comes before the slices of a
+// tiled pass is done for as many images at once as stay below as much.
 constexpr int64_t kWorkspaceGoal = int64_t{32} << 20;
 constexpr int64_t kTiledWorkspaceGoal = int64_t{64} << 20;
-// With one state, where delta's gradient is stored and read by a launch of its own: its start and end cost more than memory does.
-constexpr int64_t kDeltaWaves = 2;
-// What comes before the slices of a tiled pass is done for as many images at once as stay below as much.
+// Two waves on planes of one tile with one state, where delta's gradient is stored, as far as they stay below: a launch's start and
+// end cost the products more than reading from memory instead of the cache (decision 0050).
+constexpr int64_t kDeltaWorkspaceGoal = int64_t{128} << 20;
 
 // Of the largest devices: shared memory of a block, and places of planes that are one tile there. Rows or columns
 // of the tiles of larger ones: several blocks a multiprocessor, and lines for all lanes of eight warps.
@@ -310,19 +311,21 @@ Ss2dGpuPlan plan(const Ss2dSize& size, Pass pass, const Gpu& gpu) {
   plan.warps_per_multiprocessor = plan.blocks_per_multiprocessor * warps;
 
   if (plan.stores_delta) {
-    const GpuProducts at_once = gpu_products_at_once(size.rank, size.channels, plan.shared_limit);
-    plan.at_once = at_once.side > 0;
-    const int64_t shared = plan.at_once ? at_once.shared_bytes(size.channels) : 0;
-    const int64_t side = plan.at_once ? at_once.side : gpu_products(size.rank, size.channels).side;
+    GpuProducts products = gpu_products_at_once(size.rank, size.channels, plan.shared_limit);
+    plan.at_once = products.side > 0;
+    if (!plan.at_once) products = gpu_products(size.rank, size.channels);
+    plan.product_side = products.side, plan.product_columns = products.columns;
+    const int64_t side = products.side;
     const int64_t tiles = ceil_div(size.batch * size.pixels(), side);
     const int64_t routes = std::max<int64_t>(1, size.routes);
     // One wave of blocks. Or half of one, as many steps each at 768 channels of 7 x 7 pixels as the other half has, which
     // makes the records' gradients.
     const int64_t parts =
-        plan.at_once
-            ? std::min<int64_t>(at_once.blocks(), blocks_of(shared)) * gpu.multiprocessors / routes
-            : (side == 96 ? 2 : 3) * gpu.multiprocessors /
-                  (2 * routes * std::max<int64_t>(1, ceil_div(size.channels, side)));
+        plan.at_once ? std::min<int64_t>(products.blocks(),
+                                         blocks_of(products.shared_bytes(size.channels))) *
+                           gpu.multiprocessors / routes
+                     : (side == 96 ? 2 : 3) * gpu.multiprocessors /
+                           (2 * routes * std::max<int64_t>(1, ceil_div(size.channels, side)));
     plan.delta_parts = std::clamp<int64_t>(parts, 1, std::max<int64_t>(1, tiles));
   }
   const Ss2dGpuWorkspace parts = gpu_workspace(size, plan);
@@ -339,8 +342,10 @@ Ss2dGpuPlan plan(const Ss2dSize& size, Pass pass, const Gpu& gpu) {
     const int64_t resident = gpu.multiprocessors * plan.blocks_per_multiprocessor;
     const int64_t wave = resident / std::max<int64_t>(1, plan.blocks_an_image());
     const int64_t goal = plan.pieces > 0 ? kTiledWorkspaceGoal : kWorkspaceGoal;
-    const int64_t waves = plan.stores_delta && size.states == 1 ? kDeltaWaves : 1;
-    const int64_t most = std::max(waves * wave, images_below(goal, parts.an_image()));
+    int64_t most = std::max(wave, images_below(goal, parts.an_image()));
+    if (plan.stores_delta && plan.pieces == 0 && size.states == 1)
+      most =
+          std::max(most, std::min(2 * wave, images_below(kDeltaWorkspaceGoal, parts.an_image())));
     plan.slice = fullest_slice(plan.blocks_an_image(), resident, std::min(most, plan.slice));
   }
   plan.grid =
@@ -379,8 +384,9 @@ std::string to_string(const Ss2dGpuPlan& plan) {
     text += fmt::format(
         "  delta           its gradient is stored and multiplied behind each launch,\n"
         "                  {} parts of the pixels for that of dt_proj_weight;\n"
-        "                  read {}\n",
-        plan.delta_parts, plan.at_once ? "once for both products" : "once for each product");
+        "                  read {}, in tiles of {} x {}\n",
+        plan.delta_parts, plan.at_once ? "once for both products" : "once for each product",
+        plan.product_side, plan.product_side);
   if (plan.sums_chunks)
     text += "  sums            of the chunks under way: no other route adds to them\n";
   if (plan.walks_images)

@@ -78,7 +78,8 @@ struct Ss2dGpuPlan {
   bool kept = false;           // the problem has room for states, of tiles like these
   bool stores_delta =
       false;  // the packed backward kernel stores delta's gradient, see gpu_delta_gradient.cuh
-  bool at_once = false;  // it is read once for both products
+  bool at_once = false;                       // it is read once for both products
+  int product_side = 0, product_columns = 0;  // of their tiles, see GpuProducts
   int64_t delta_parts =
       0;  // of the pixels of a slice, each with sums of its own for dt_weight's gradient
   int64_t pieces_slice = 0;     // images whose pieces' states are found at once

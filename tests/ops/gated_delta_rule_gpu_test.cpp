@@ -510,8 +510,11 @@ TEST(GatedDeltaRuleGpuOperator, UnnormalisedKeysWithStrongGatesStayFinite) {
                             .norm = false,
                             .largest_decay = 200,
                             .largest_key = 30});
-    for (const Gpu& gpu :
-         {test_gpu(), small_gpu()}) {  // small: a warp a sequence, with a half type
+    for (const bool small : {false, true}) {
+      const Gpu gpu = small ? small_gpu() : test_gpu();
+      for (const Pass pass : {Pass::kForward, Pass::kBackward})
+        EXPECT_EQ(plan(size_of(s.problem), s.problem.packed, pass, gpu).whole_sequences,
+                  small && type == kBf16);
       run(s, 0xFF, gpu);
       for (const TensorView* view : {&s.problem.o, &s.problem.final_state, &s.gradients.q,
                                      &s.gradients.k, &s.gradients.g, &s.gradients.initial_state})

@@ -202,7 +202,7 @@ struct ProductsCase {
   int64_t channels, rank;
   bool at_once;
   GpuProducts products;
-  int64_t shared_limit = 227 * 1024;
+  int64_t shared_limit = 99 * 1024;  // what every device with such kernels has
 };
 std::ostream& operator<<(std::ostream& out, const ProductsCase& c) {
   return out << c.channels << " channels rank " << c.rank << (c.at_once ? " at once" : " one each")
@@ -238,14 +238,14 @@ TEST_P(Ss2dGpuProducts, AgreeWithReference) {
 INSTANTIATE_TEST_SUITE_P(
     Kernels, Ss2dGpuProducts,
     ::testing::Values(ProductsCase{96, 10, true, {96, 16}}, ProductsCase{192, 14, true, {96, 16}},
-                      ProductsCase{192, 20, true, {96, 32}}, ProductsCase{384, 24, true, {96, 32}},
+                      ProductsCase{192, 20, true, {96, 32}}, ProductsCase{384, 24, true, {64, 32}},
                       ProductsCase{66, 10, true, {64, 16}}, ProductsCase{256, 16, true, {64, 16}},
                       ProductsCase{130, 24, true, {64, 32}}, ProductsCase{270, 10, true, {64, 32}},
                       ProductsCase{576, 20, false, {96, 32}}, ProductsCase{96, 34, false, {96, 48}},
                       ProductsCase{192, 48, false, {96, 48}}, ProductsCase{40, 24, false, {64, 32}},
                       ProductsCase{82, 34, false, {64, 48}}, ProductsCase{82, 70, false, {64, 80}},
                       ProductsCase{96, 64, false, {64, 80}},
-                      ProductsCase{384, 24, true, {64, 32}, 99 * 1024}));
+                      ProductsCase{384, 24, true, {96, 32}, 163 * 1024}));
 
 // Sums that are complete with their chunk: lines of whole segments and others, every code, ranks up to the last one that has
 // such kernels and the next, and the general kernels under such a plan.

@@ -28,6 +28,8 @@ json own_fields(const SelectiveScanGpuPlan& plan) {
           {"short_rows", plan.short_rows},
           {"many_states", plan.many_states},
           {"state_lanes", plan.state_lanes},
+          {"walkers", plan.walkers},
+          {"places", plan.places},
           {"ahead_lanes", plan.ahead_lanes},
           {"together", plan.together},
           {"kept_steps", plan.kept_steps},

@@ -205,6 +205,9 @@ class MachineCommands(unittest.TestCase):
             kept = lanes[direction]
             self.assertEqual((kept["kept_steps"], kept["kept_bytes"]), (16, 127 * 8 * 4096 * 16 * 4))
         self.assertEqual(lanes["backward"]["ahead_lanes"], 0)
+        long = plan("selective_scan", "batch=1,channels=4096,length=16384,states=16")
+        self.assertEqual([(long[d]["walkers"], long[d]["places"]) for d in ("forward", "backward")],
+                         [(True, 4), (True, 2)])
         self.assertFalse(plan("selective_scan", "states=1", "--layout",
                               "channels")["backward"]["one_state"])
         # ss2d of several states is left to selective_scan by the operator for LibTorch.

@@ -313,6 +313,62 @@ TEST(SelectiveScanGpuPlans, LanesThatDivideStatesAgreeWithReference) {
     }
 }
 
+// Rows that a block lacks, states that a walker lacks, more tiles than places and fewer, a tile that is not whole, odd
+// addresses. Backward behind a first kernel; from states that were kept: SeveralKeptStatesAgreeWithReference.
+TEST(SelectiveScanGpuPlans, WalkersAgreeWithReference) {
+  SKIP_WITHOUT_GPU;
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16})
+    for (const int64_t states : {2, 16, 29}) {
+      const Case c{.batch = 2,
+                   .channels = 74,
+                   .groups = 2,
+                   .length = states == 2    ? 7
+                             : states == 16 ? 160
+                                            : 117,
+                   .states = states,
+                   .dtype = dtype,
+                   .gate = states == 29,
+                   .initial = true,
+                   .out_dtype = states == 16 ? dtype : DType::kFloat32,
+                   .misalign = states == 16 ? 0 : 1};
+      SCOPED_TRACE(::testing::Message() << c);
+      const auto walkers = [&](Pass pass) {
+        auto plans = legal_plans(size_of(Sample(c).problem), pass, test_gpu());
+        std::erase_if(plans, [](const SelectiveScanGpuPlan& p) { return !p.walkers; });
+        return plans;
+      };
+      const auto ahead = walkers(Pass::kForward), back = walkers(Pass::kBackward);
+      ASSERT_EQ(ahead.size(), 2);                    // four places for tiles, and two
+      ASSERT_EQ(back.size(), states == 29 ? 0 : 1);  // no more than 16 states, and no gate
+      for (const SelectiveScanGpuPlan& one : ahead) {
+        Sample sample(c);
+        SCOPED_TRACE(to_string(one));
+        run_on_gpu(sample, &one, back.empty() ? nullptr : &back[0]);
+        expect_right(sample, c);
+      }
+    }
+}
+
+// Where rows are too many for lanes along the length and too few for one lane each, on large devices and on those with 99
+// KiB of shared memory a block.
+TEST(SelectiveScanGpuPlanner, LetsWarpsWalkBetweenFewRowsAndMany) {
+  SelectiveScanSize size{.batch = 1, .channels = 4096, .length = 16384, .states = 16};
+  size.dtype = DType::kBFloat16, size.out_dtype = DType::kFloat32;
+  for (const char* device : {"h200", "a100", "rtx4090", "l4"})
+    for (const bool kept : {false, true})
+      for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
+        size.kept_states = kept;
+        const SelectiveScanGpuPlan chosen = plan(size, pass, find_gpu(device));
+        EXPECT_TRUE(chosen.walkers) << device << to_string(chosen);
+        EXPECT_EQ(chosen.kept_bytes, kept ? int64_t{1023} * 4096 * 16 * 4 : 0);
+      }
+  for (const int64_t channels : {512, 32768}) {
+    size.channels = channels;
+    for (const Pass pass : {Pass::kForward, Pass::kBackward})
+      EXPECT_FALSE(plan(size, pass, find_gpu("h200")).walkers) << channels;
+  }
+}
+
 // Lanes along the length are many where rows are few.
 TEST(SelectiveScanGpuPlanner, ComparesTheFirstKernels) {
   SelectiveScanSize size{.batch = 8, .channels = 4096, .length = 2048, .states = 16};
@@ -551,7 +607,7 @@ TEST(SelectiveScanGpuPlans, KeptStatesGiveTheSameBits) {
   }
 }
 
-// Tiles of the most lanes, where rows are few, of one lane, and between; of a first kernel's states none.
+// Tiles of the most lanes, where rows are few, of one lane, and between, and of walkers; of a first kernel's states none.
 TEST(SelectiveScanGpuPlans, SeveralKeptStatesAgreeWithReference) {
   SKIP_WITHOUT_GPU;
   const Case few{.batch = 2,
@@ -566,10 +622,17 @@ TEST(SelectiveScanGpuPlans, SeveralKeptStatesAgreeWithReference) {
   gated.gate = true;
   const Case some{.batch = 128, .channels = 96, .length = 70, .states = 4};
   const Case many{.batch = 128, .channels = 256, .groups = 2, .length = 40, .states = 2};
+  const Case walked{.batch = 32,
+                    .channels = 96,
+                    .length = 70,
+                    .states = 10,
+                    .dtype = DType::kFloat16,
+                    .initial = true};
   for (const auto& [c, lanes] : {std::pair{few, int64_t{32}},
                                  {gated, int64_t{32}},
                                  {some, int64_t{4}},
-                                 {many, int64_t{1}}}) {
+                                 {many, int64_t{1}},
+                                 {walked, int64_t{1}}}) {
     SelectiveScanSize size = size_of(Sample(c).problem);
     const int64_t tiles = ceil_div(c.length, lanes * kGpuItems);
     EXPECT_EQ(gpu_kept_states(size), (tiles - 1) * c.batch * c.channels * c.states);

@@ -490,6 +490,8 @@ void backward(const SelectiveScanProblem& problem, const SelectiveScanGradients&
       launch_one_state_backward(args, plan, out, stream);
     else if (plan.many_states)
       launch_many_states_backward(args, plan, out, stream);
+    else if (plan.walkers)
+      launch_walkers_backward(args, plan, out, stream);
     else if (plan.channels_last)
       launch_channels_last_backward(args, plan, out, stream);
     else

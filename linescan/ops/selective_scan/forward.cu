@@ -251,7 +251,9 @@ void launch_tile_states(const SelectiveScanGpuArguments& args, const SelectiveSc
 void forward(const SelectiveScanProblem& problem, const SelectiveScanGpuPlan& plan,
              std::byte* workspace, GpuStream stream) {
   const SelectiveScanGpuArguments args = gpu_arguments(problem, nullptr, plan, false, workspace);
-  if (plan.state_lanes)
+  if (plan.walkers)
+    launch_walkers_forward(args, plan, problem.out.dtype, stream);
+  else if (plan.state_lanes)
     launch_state_lanes_forward(args, plan, problem.out.dtype, stream);
   else if (plan.one_state)
     launch_one_state_forward(args, plan, problem.out.dtype, stream);

@@ -147,6 +147,7 @@ SelectiveScanGpuArguments gpu_arguments(const SelectiveScanProblem& problem,
   args.warps = static_cast<int>(plan.warps);
   args.shares = static_cast<int>(plan.shares);
   args.teams = args.warps / args.shares;
+  args.places = static_cast<int>(plan.places);
   args.exchange = exchange_floats(plan.many_states ? 2 : plan.shares);
   args.state_tile = static_cast<int>(plan.state_tile);
   args.state_steps = static_cast<int>(plan.kept_steps);

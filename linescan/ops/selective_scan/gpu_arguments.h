@@ -82,6 +82,7 @@ struct SelectiveScanGpuArguments {
   int blocks, tiles;                     // of a (batch, group); of a row
   int rows;                              // of a block
   int warps, shares, teams, state_tile;  // teams: warps / shares
+  int places;                            // for tiles in shared memory
   int exchange;                          // floats of a warp's
   int state_steps;                       // from a state in tile_states to the next one
   bool softplus;

@@ -101,6 +101,12 @@ void launch_state_lanes_forward(const SelectiveScanGpuArguments& args,
 void launch_state_lanes_ahead(const SelectiveScanGpuArguments& args,
                               const SelectiveScanGpuPlan& plan, GpuStream stream);
 
+// The variant whose warps walk, or prepare and finish.
+void launch_walkers_forward(const SelectiveScanGpuArguments& args, const SelectiveScanGpuPlan& plan,
+                            DType out, GpuStream stream);
+void launch_walkers_backward(const SelectiveScanGpuArguments& args,
+                             const SelectiveScanGpuPlan& plan, DType out, GpuStream stream);
+
 // The variant for several states and channels side by side: forward, the backward pass's first kernel,
 // and the backward pass.
 void launch_channels_last_forward(const SelectiveScanGpuArguments& args,

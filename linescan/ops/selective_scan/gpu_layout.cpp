@@ -57,6 +57,14 @@ SelectiveScanShared shared_layout(const Size& size, const Plan& plan, bool state
     shared.carries = take(plan.warps * slots * kGpuWarp * 8);
     return shared;
   }
+  if (plan.walkers) {
+    const int64_t walkers = plan.warps - 2 * plan.places;
+    const WalkersShape shape = backward ? kWalkersBackward : kWalkersForward;
+    shared.items = take(plan.places * (backward ? 3 : 2) * kGpuExchange * 4);
+    shared.factors = take(plan.places * walkers * shape.states * kWalkersPitch * 4);
+    shared.exchange = take(plan.places * walkers * (backward ? 2 : 1) * kGpuExchange * 4);
+    return shared;
+  }
   const int64_t teams = plan.warps / plan.shares;
   if (plan.channels_last) {
     const DType types[4] = {size.dtype, size.dtype, size.dtype, size.out_dtype};

@@ -20,6 +20,10 @@ constexpr int64_t kSharedReserved = 1024;  // that the driver adds to every bloc
 constexpr int64_t kCarriedChannels = int64_t{1} << 28;
 constexpr int64_t kWorkspaceLimit = int64_t{1} << 31;  // what grows with a slice of the batch
 
+constexpr WalkersShape walkers_shape(Pass pass) {
+  return pass == Pass::kForward ? kWalkersForward : kWalkersBackward;
+}
+
 // Registers of a thread and warps of a block, as the kernels' launch bounds have them.
 struct Bounds {
   int64_t registers, warps;
@@ -30,6 +34,8 @@ Bounds bounds_of(const Plan& plan, DType dtype) {
   if (plan.one_state) return {forward && dtype != DType::kFloat32 ? 96 : 128, kOneWarps};
   if (plan.channels_last) return {168, kChannelsLastMaxWarps};
   if (plan.state_lanes) return {128, kStateLanesMaxWarps};
+  if (plan.walkers)
+    return {forward ? 128 : 168, kWalkersMost + 2 * walkers_shape(plan.pass).places};
   if (plan.together > 1) return {256, kScanTogetherWarps};
   return forward ? Bounds{128, kGpuScanMaxWarps} : Bounds{168, 6};
 }
@@ -86,6 +92,24 @@ Plan state_lanes_plan(int64_t lanes, int64_t warps) {
   return plan;
 }
 
+// Whether warps may walk that others prepare tiles for.
+bool may_be_walkers(const Size& size, Pass pass) {
+  return may_be_state_lanes(size) && size.states <= kWalkersMost * walkers_shape(pass).states &&
+         !(pass == Pass::kBackward && size.gate);
+}
+
+// Such a plan, before fill().
+Plan walkers_plan(const Size& size, Pass pass, int64_t places) {
+  Plan plan;
+  plan.pass = pass;
+  plan.walkers = plan.shared_carries = true;
+  plan.segments = 1;
+  plan.places = places;
+  plan.warps = plan.shares = ceil_div(size.states, walkers_shape(pass).states) + 2 * places;
+  plan.state_tile = size.states;
+  return plan;
+}
+
 // Rows that start at multiples of 8 bytes have wide accesses of their own, and lie in shared memory so that
 // lanes would meet the same banks.
 bool may_be_short_rows(const Size& size) {
@@ -124,8 +148,10 @@ int64_t kept_lanes(const Size& size) {
   const int64_t rows = size.batch * size.channels;
   const int64_t warps =
       std::max<int64_t>(1, size.states / kGpuItems);  // many states are divided among warps
+  const bool walkers = may_be_walkers(size, Pass::kBackward) && rows >= kWalkersRows &&
+                       rows < kWalkersManyRows && size.states >= kWalkersFewestStates;
   int64_t lanes = 1;
-  while (lanes < kGpuWarp && rows * warps * lanes < kKeptLanes) lanes *= 2;
+  while (!walkers && lanes < kGpuWarp && rows * warps * lanes < kKeptLanes) lanes *= 2;
   return size.states <= kKeptBytes / 4 * lanes * kGpuItems ? lanes : 0;
 }
 
@@ -214,7 +240,7 @@ Plan ahead_plan(const Size& size, const Plan& plan) {
   if (plan.ahead_lanes == 0) return plan;
   const Plan kind = state_lanes_plan(plan.ahead_lanes, kStateLanesMaxWarps);
   Plan ahead = plan;  // tiles, slice and so where the states go remain
-  ahead.many_states = false;
+  ahead.many_states = ahead.walkers = false;
   ahead.state_lanes = kind.state_lanes, ahead.segments = kind.segments, ahead.warps = kind.warps;
   ahead.shares = kind.shares, ahead.state_tile = kind.state_tile;
   ahead.rows = ahead.warps * rows_of_warp(ahead);
@@ -244,10 +270,10 @@ std::vector<SelectiveScanGpuPlan> legal_plans(const SelectiveScanSize& size, Pas
     fill(size, gpu, candidate);
     if (!fits(size, candidate, gpu)) return;
     if (kept_steps == 0) {
-      // The many-states variant has no first kernel of its own.
-      if (candidate.many_states && ahead.lanes == 0) return;
-      const bool by_lanes =
-          candidate.many_states || ahead.cost <= first_kernel_cycles(size, candidate, gpu);
+      // These variants have no first kernel of their own.
+      const bool foreign = pass == Pass::kBackward && (candidate.many_states || candidate.walkers);
+      if (foreign && ahead.lanes == 0) return;
+      const bool by_lanes = foreign || ahead.cost <= first_kernel_cycles(size, candidate, gpu);
       candidate.ahead_lanes = by_lanes ? ahead.lanes : 0;
     }
     candidate.workspace_bytes = 4 * workspace_layout(size, candidate).floats;
@@ -294,6 +320,12 @@ std::vector<SelectiveScanGpuPlan> legal_plans(const SelectiveScanSize& size, Pas
         Plan candidate = state_lanes_plan(lanes, warps);
         consider(candidate);
       }
+  if (may_be_walkers(size, pass))
+    for (int64_t places = walkers_shape(pass).places; places >= 2; places /= 2) {
+      Plan candidate = walkers_plan(size, pass, places);
+      if (pass == Pass::kForward || kept_steps == 0 || kept_steps == tile_of(candidate))
+        consider(candidate);
+    }
   const bool constant = size.constant_B || size.constant_C;
   Plan any;
   any.pass = pass;
@@ -364,6 +396,10 @@ std::string variant_of(const SelectiveScanGpuPlan& plan) {
   if (plan.channels_last) return "channels last: a lane walks a row, neighbours in memory";
   if (plan.state_lanes)
     return fmt::format("state lanes: {} lanes divide a row's states", plan.segments);
+  if (plan.walkers)
+    return fmt::format("walkers: {} warps walk {} states each, {} prepare and finish",
+                       plan.warps - 2 * plan.places, walkers_shape(plan.pass).states,
+                       2 * plan.places);
   if (plan.segments == 1) return "serial: a lane walks a row";
   return fmt::format("segmented: {} lanes share a row", plan.segments);
 }

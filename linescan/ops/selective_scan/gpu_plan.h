@@ -60,7 +60,19 @@ inline constexpr int64_t kKeptBytes = 16;
 inline constexpr int kStateLanesMost = 8;
 inline constexpr int kStateLanesMaxWarps = 4;
 inline constexpr int kStateLanesWarps = 16;
-// That variant and the one for several states and channels side by side: states whose B and C are in shared
+// The variant whose warps have a task each: the most walkers of a block, states of a walker's lane and the most places for
+// tiles in shared memory (a power of two), each of which two other warps fill and empty, and floats from one state's B and C to
+// the next one's. Two places backward, which 16 states and 99 KiB allow.
+inline constexpr int kWalkersMost = 8;
+struct WalkersShape {
+  int states, places;
+};
+inline constexpr WalkersShape kWalkersForward = {4, 4}, kWalkersBackward = {2, 2};
+inline constexpr int kWalkersPitch = 2 * kGpuItems;
+// Where several states are kept, rows and states that it takes backward: too many rows for lanes along the length to be as
+// fast, too few to fill a device with one lane each.
+inline constexpr int64_t kWalkersRows = 3072, kWalkersManyRows = 16384, kWalkersFewestStates = 8;
+// State lanes and several states with channels side by side: states whose B and C are in shared
 // memory at once, floats from one state's B and C to the next one's; the latter alone: floats from one state's
 // sums to the next one's, elements of B and C that a thread brings ahead of their tile, and warps of a block.
 inline constexpr int kChunkStates = 16;
@@ -72,8 +84,8 @@ inline constexpr int kChannelsLastMaxWarps = 6;
 // A row is one (batch, channel). A team of `shares` warps owns 32 / segments rows and walks them in
 // tiles of segments * kGpuItems steps: lane = (row, segment of the tile), the same in every warp of
 // the team; each of them meets every shares-th state. With state_lanes a tile is kGpuItems steps, and a
-// lane's segment says which states are its own. The rows of a block share batch and group,
-// hence B and C, which are brought to shared memory for state_tile states at a time.
+// lane's segment says which states are its own. With walkers all warps of a block are one team.
+// The rows of a block share batch and group, hence B and C, which are brought to shared memory for state_tile states at a time.
 struct SelectiveScanGpuPlan {
   static constexpr const char* kOperator = "selective_scan";
 
@@ -83,6 +95,7 @@ struct SelectiveScanGpuPlan {
   bool many_states = false;    // backward: a block has a warp's rows and divides their states
   bool channels_last = false;  // several states, neighbouring channels, steps in any order
   bool state_lanes = false;    // forward: lanes that share a row divide its states, not its steps
+  bool walkers = false;        // some warps of a block walk, the others prepare and finish
   int64_t segments = 0;        // lanes that share a row: 1, 2, 4, .. 32
   int64_t items = kGpuItems;   // steps of a lane in a tile
   int64_t shares = 0;          // warps that share rows and divide the states among them
@@ -92,6 +105,7 @@ struct SelectiveScanGpuPlan {
   int64_t state_tile = 0;
   int64_t together = 1;     // backward, general variant: states that a warp walks at once
   int64_t tiles = 0;        // of a row
+  int64_t places = 1;       // walkers: tiles in shared memory at once
   bool tail = false;        // one state, backward: fewer steps a lane in the last one
   int64_t slice = 0;        // batch items that one launch works through
   int64_t ahead_lanes = 0;  // backward: a first kernel with state_lanes has them; 0: there is none
@@ -133,9 +147,10 @@ std::string to_string(const SelectiveScanGpuPlan& plan);
 struct SelectiveScanShared {
   int64_t sequence[4] = {-1, -1, -1, -1};  // u, delta, z, gradient of out: [2, teams, stage]
   int64_t stage[4] = {};                   // bytes of one team's tile of it
-  int64_t exchange = 0;  // [warps, one or two, kGpuExchange] floats: what lanes give each other
+  // [warps, one or two, kGpuExchange] floats: what lanes give each other; what walkers leave: [places, walkers, one or two, ..].
+  int64_t exchange = 0;
   // [2, B and C, state_tile, segments * kGpuSegmentPitch] floats; state_lanes: [warps, 2, kChunkStates,
-  // kChunkPitch].
+  // kChunkPitch]; walkers: [places, padded states, kWalkersPitch].
   int64_t factors = 0;
   int64_t arrivals = 0;  // of B and C: 16 bytes a thread, one after another
   int64_t arrival_slots = 0;
@@ -144,6 +159,7 @@ struct SelectiveScanShared {
   int64_t sums = -1;
   // channels_last, backward: [warps, kGpuExchange] floats: gradient of out. state_lanes: [warps, dt and dt u,
   // rows of a warp, kGpuSegmentPitch].
+  // walkers: [places, dt, dt u and backward the gradient of out, rows, kGpuSegmentPitch].
   int64_t items = -1;
   int64_t states = -1;  // backward: [2, state_tile, rows] floats: states at the tile's start
   // Forward and channels_last [states, rows, carry_floats]; the general variant backward: see BackwardCarries, rows

@@ -103,6 +103,17 @@ double expected_cycles(const Size& size, const Plan& plan, const Gpu& gpu) {
         rounds * 190 + chunks * 115 + 450 / real(plan.segments) + 100 + 90 * real(plan.segments);
     return waves_begun * filled * real(plan.tiles) * tile / (4 * busy);
   }
+  if (plan.walkers) {
+    // Cycles of a block's tile, fitted to the times of one block a multiprocessor with 2 to 32 states, beside other variants'
+    // estimates: where walkers are few a tile is waited for, not worked at.
+    const double walkers = real(plan.warps - 2 * plan.places);
+    double tile =
+        backward ? std::max(2500.0, 1520 + 300 * walkers) : std::max(1320.0, 740 + 185 * walkers);
+    if (plan.places == 2 && !backward) tile *= 1.15;
+    if (backward && plan.kept_steps == 0) tile += 275 * walkers;  // the first kernel
+    const double blocks = filled / real(plan.warps);
+    return waves_begun * (blocks > 1 ? 0.77 * blocks : 1) * real(plan.tiles) * tile + extra;
+  }
   if (plan.many_states) {  // both kernels, and waiting at a tile's ends
     const double states = real(ceil_div(size.states, plan.shares)), shares = real(plan.shares);
     double tile = states * 293 + 860 + 4740 / (shares * shares);

@@ -7,7 +7,7 @@
 //     bench/selective_scan_gpu.cpp $O/{selective_scan,plan,gpu_plan,gpu_plan_cost,gpu_layout,gpu_arguments}.cpp \
 //     linescan/ops/device_code/cuda_error.cpp linescan/base/{shape,nearest}.cpp \
 //     linescan/device/{gpu,gpu_driver,known_gpus}.cpp \
-//     {,one_state_,short_rows_,channels_last_}{forward,backward}.o {state_lanes,walkers}_forward.o many_states_backward.o ordered_sums.o \
+//     {,one_state_,short_rows_,channels_last_}{forward,backward}.o {state_lanes,walkers}_forward.o {many_states,walkers}_backward.o ordered_sums.o \
 //     -L/usr/local/cuda/lib64 -lcudart_static -ldl -lrt -lpthread
 //
 //   scan_bench            every published row with its plan

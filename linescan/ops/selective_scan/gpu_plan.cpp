@@ -417,8 +417,9 @@ std::string to_string(const SelectiveScanGpuPlan& plan) {
       "  carries         in {}\n"
       "  shared memory   {} of {} bytes a block\n"
       "  occupancy       {} blocks, {} warps a multiprocessor\n",
-      name_of(plan.pass), variant_of(plan), plan.grid, plan.block, plan.rows, plan.shares,
-      plan.blocks, tile, plan.tiles, plan.tail ? ", the last one short" : "", plan.state_tile,
+      name_of(plan.pass), variant_of(plan), plan.grid, plan.block, plan.rows,
+      plan.walkers ? plan.warps - 2 * plan.places : plan.shares, plan.blocks, tile, plan.tiles,
+      plan.tail ? ", the last one short" : "", plan.state_tile,
       plan.shared_carries ? "shared memory" : "the workspace", plan.shared_bytes, plan.shared_limit,
       plan.blocks_per_multiprocessor, plan.warps_per_multiprocessor);
   if (plan.together > 1)

@@ -69,8 +69,8 @@ struct WalkersShape {
 };
 inline constexpr WalkersShape kWalkersForward = {4, 4}, kWalkersBackward = {2, 2};
 inline constexpr int kWalkersPitch = 2 * kGpuItems;
-// Where several states are kept, rows and states that it takes backward: too many rows for lanes along the length to be as
-// fast, too few to fill a device with one lane each.
+// Where states are kept every tile of it, so that it can go backward from them: rows, too many for lanes along the length to be as
+// fast, too few to fill a device with one lane each, and states.
 inline constexpr int64_t kWalkersRows = 3072, kWalkersManyRows = 16384, kWalkersFewestStates = 8;
 // State lanes and several states with channels side by side: states whose B and C are in shared
 // memory at once, floats from one state's B and C to the next one's; the latter alone: floats from one state's

@@ -112,7 +112,9 @@ double expected_cycles(const Size& size, const Plan& plan, const Gpu& gpu) {
     if (plan.places == 2 && !backward) tile *= 1.15;
     if (backward && plan.kept_steps == 0) tile += 275 * walkers;  // the first kernel
     const double blocks = filled / real(plan.warps);
-    return waves_begun * (blocks > 1 ? 0.77 * blocks : 1) * real(plan.tiles) * tile + extra;
+    const double slices = real(ceil_div(size.batch, plan.slice));
+    return slices *
+           (waves_begun * (blocks > 1 ? 0.77 * blocks : 1) * real(plan.tiles) * tile + extra);
   }
   if (plan.many_states) {  // both kernels, and waiting at a tile's ends
     const double states = real(ceil_div(size.states, plan.shares)), shares = real(plan.shares);

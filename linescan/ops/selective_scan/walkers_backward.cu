@@ -4,8 +4,8 @@
 //   Equations and shapes as in backward.cu.
 //
 // Walkers and pairs as in walkers_forward.cu, tiles from the last one to the first: a walker's lane meets its states one
-// after the other, there and back. Sums over rows (B, C): over the lanes of a walker (AddendSums), then over blocks and
-// batch by device_code/ordered_sums.cu; sums over states by the pairs, through shared memory. All orders are fixed.
+// after the other, there and back. Sums over rows (B, C): over the lanes of a walker (AddendSums), then over blocks by
+// device_code/ordered_sums.cu, which sums A, D and delta_bias over the batch; sums over states by the pairs, through shared memory. All orders are fixed.
 // Numerics:  float for every type but what AddendSums cuts; reference.cpp beside this file, bounds in the tests.
 // Chosen by: gpu_plan.cpp.
 
@@ -75,11 +75,12 @@ __device__ __forceinline__ void walk(const SelectiveScanGpuArguments& args,
     read_steps(row_steps, row.dt), read_steps(row_steps + kRowsFloats, row.du);
 #pragma unroll
     for (int k = 0; k < Places::kStates; ++k) {
+      if (first + k >= args.states) break;  // not even walked: an infinite dt would make NaN of it
       float A_sum;
       const float sum = row.walk<T>(A[k], h[k], gradient[k], A_sum, factors + k * kWalkersPitch,
                                     row_steps + 2 * kRowsFloats, place.lane);
       A_sums[k] += A_sum;
-      if (!sums_wanted || first + k >= args.states) continue;
+      if (!sums_wanted) continue;
       unsigned char* const to = sums_to + k * sums.state;
       if (float_sums)
         *reinterpret_cast<float*>(to) = sum;

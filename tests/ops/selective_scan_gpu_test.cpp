@@ -679,18 +679,24 @@ TEST(SelectiveScanGpuPlans, SeveralKeptStatesAgreeWithReference) {
         EXPECT_EQ(one.kept_steps, lanes * kGpuItems);
         EXPECT_EQ(one.ahead_lanes, 0);
       }
-    // Of many rows a few plans, for the time: the first, the last, the chosen one, one of states that are walked at once.
+    // Of many rows a few plans, for the time: the first, the last, the chosen one, one with walkers, one of states that are walked
+    // at once.
     if (c.batch > 2) {
       const auto together =
           std::ranges::find_if(back, [](const auto& p) { return p.together > 1; });
       ASSERT_NE(together, back.end());
       const SelectiveScanGpuPlan at_once = *together;
-      for (auto [plans, pass] : {std::pair{&ahead, Pass::kForward}, {&back, Pass::kBackward}})
-        *plans = {plans->front(), plan(size, pass, test_gpu()), plans->back()};
+      for (auto [plans, pass] : {std::pair{&ahead, Pass::kForward}, {&back, Pass::kBackward}}) {
+        std::vector<SelectiveScanGpuPlan> some = {plans->front(), plan(size, pass, test_gpu()),
+                                                  plans->back()};
+        const auto walks = std::ranges::find_if(*plans, [](const auto& p) { return p.walkers; });
+        if (walks != plans->end() && !some[1].walkers) some.push_back(*walks);
+        *plans = some;
+      }
       back.push_back(at_once);
       back[0].slice = c.batch * 2 / 5;
     }
-    const std::size_t step = c.batch > 2 ? 1 : 2 * kStep;
+    const std::size_t step = c.batch > 2 ? 1 : 2 * kStep * kStep;
     for (std::size_t i = c.gate ? 1 : 0; i < std::max(ahead.size(), back.size()); i += step) {
       Sample sample(c);
       SCOPED_TRACE(to_string(ahead[i % ahead.size()]) + to_string(back[i % back.size()]));

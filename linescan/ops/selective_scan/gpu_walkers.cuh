@@ -86,6 +86,7 @@ struct PairPlace {
   int pair, thread, row, half;  // half: the first of its steps
   bool exists;
   int channel;
+  float D, bias;          // of the row
   int whole_tiles, rest;  // rest: steps of its own in the tile behind them
 
   __device__ __forceinline__ PairPlace(const SelectiveScanGpuArguments& args,
@@ -97,6 +98,9 @@ struct PairPlace {
     half = thread % 2 * kPairSteps;
     exists = row < place.rows;
     channel = place.channel - place.row + row;
+    // The sums are there to be waited for here: in a loop a wait for these two would be one for all that is under way.
+    D = (args.D && exists ? args.D[channel] : 0.f) + 0.f;
+    bias = (args.delta_bias && exists ? args.delta_bias[channel] : 0.f) + 0.f;
     whole_tiles = static_cast<int>(args.length / kGpuItems);
     rest = min(max(static_cast<int>(args.length % kGpuItems) - half, 0), kPairSteps);
   }

@@ -32,7 +32,7 @@ __device__ __forceinline__ void walk(const SelectiveScanGpuArguments& args,
 #pragma unroll
   for (int k = 0; k < Places::kStates; ++k) {
     const bool some = k < own_states;
-    // The sums are there to be waited for here, as help()'s.
+    // The sums are there to be waited for here, as in PairPlace.
     A[k] = (some ? args.A[int64_t{place.channel} * args.states + first + k] : 0) + 0.f;
     gradient[k] = (some && args.last_state ? args.last_state[states_at + k] : 0) + 0.f;
   }
@@ -105,9 +105,7 @@ __device__ __forceinline__ void help(const SelectiveScanGpuArguments& args,
                                      const GpuPlace<1>& place, const Places& places) {
   const PairPlace own(args, place, places.walkers());
   const int pair = own.pair, pairs = places.count();
-  // The sums are there to be waited for here: in the loop a wait for these two would be one for all that is under way.
-  const float D = (args.D && own.exists ? args.D[own.channel] : 0.f) + 0.f;
-  const float bias = (args.delta_bias && own.exists ? args.delta_bias[own.channel] : 0.f) + 0.f;
+  const float D = own.D, bias = own.bias;
   const int last = args.tiles - 1 - pair;  // the pair's first tile
   auto u = own.steps<T>(args.inputs[0], place.item, last);
   auto delta = own.steps<T>(args.inputs[1], place.item, last);

@@ -108,9 +108,7 @@ __device__ __forceinline__ void help(const SelectiveScanGpuArguments& args,
                                      const GpuPlace<1>& place, const Places& places) {
   const PairPlace own(args, place, places.walkers());
   const int pair = own.pair, pairs = places.count();
-  // The sums are there to be waited for here: in the loop a wait for these two would be one for all that is under way.
-  const float D = (args.D && own.exists ? args.D[own.channel] : 0.f) + 0.f;
-  const float bias = (args.delta_bias && own.exists ? args.delta_bias[own.channel] : 0.f) + 0.f;
+  const float D = own.D, bias = own.bias;
   auto u = own.steps<T>(args.inputs[0], place.item, pair);
   auto delta = own.steps<T>(args.inputs[1], place.item, pair);
   auto walked_u = own.steps<T>(args.inputs[0], place.item, pair - pairs);

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "linescan/base/error.h"
@@ -70,50 +71,88 @@ struct Fiber {
 
 // The block that runs; blocks run one after another.
 struct Block {
-  std::vector<Fiber> fibers;
+  std::vector<Fiber> fibers;  // stacks are kept for blocks to come, which may have more threads
   std::vector<Warp> warps;
   std::vector<unsigned char> shared;
   Barrier barrier, named[kNamedBarriers];
-  int alive = 0, current = 0;
+  int threads = 0, alive = 0, current = 0;
+  bool reversed = true;  // the order in which threads are asked whether they can go on
   void* scheduler = nullptr;
   void (*thread)(void*) = nullptr;
   void* context = nullptr;
 };
 Block block;
 
+#if defined(__SANITIZE_ADDRESS__)
 const void* scheduler_stack = nullptr;
 std::size_t scheduler_stack_bytes = 0;
-
-void enter_fiber(Fiber& fiber) {
-#if defined(__SANITIZE_ADDRESS__)
-  void* fake = nullptr;
-  __sanitizer_start_switch_fiber(&fake, fiber.stack.get(), kStackBytes);
+bool from_scheduler = false;  // who switched last
 #endif
-  linescan_switch_stack(&block.scheduler, fiber.pointer);
+
+// What the address sanitizer has to know of a switch: before it, where it goes and whether for good ...
+void* leave_stack(const Fiber* to, bool for_good) {
+  void* fake = nullptr;
 #if defined(__SANITIZE_ADDRESS__)
-  __sanitizer_finish_switch_fiber(fake, nullptr, nullptr);
+  __sanitizer_start_switch_fiber(for_good ? nullptr : &fake, to ? to->stack.get() : scheduler_stack,
+                                 to ? kStackBytes : scheduler_stack_bytes);
+#else
+  static_cast<void>(to), static_cast<void>(for_good);
+#endif
+  return fake;
+}
+// ... and behind it, on the stack that goes on.
+void go_on(void* fake) {
+#if defined(__SANITIZE_ADDRESS__)
+  const void* stack = nullptr;
+  std::size_t bytes = 0;
+  __sanitizer_finish_switch_fiber(fake, &stack, &bytes);
+  if (std::exchange(from_scheduler, false)) scheduler_stack = stack, scheduler_stack_bytes = bytes;
+#else
+  static_cast<void>(fake);
 #endif
 }
 
+bool can_go_on(const Fiber& fiber) {
+  return !fiber.done && (fiber.waits_for == nullptr || *fiber.waits_for != fiber.seen);
+}
+
+// The next thread behind the current one that can go on, itself last of all; null: none can.
+Fiber* next_fiber() {
+  const int step = block.reversed ? block.threads - 1 : 1;
+  for (int i = 0, index = block.current; i < block.threads; ++i) {
+    index += step;
+    if (index >= block.threads) index -= block.threads;
+    Fiber& fiber = block.fibers[index];
+    if (!can_go_on(fiber)) continue;
+    fiber.waits_for = nullptr;
+    block.current = index;
+    threadIdx = {static_cast<unsigned>(index), 0, 0};
+    return &fiber;
+  }
+  return nullptr;
+}
+
+void enter_fiber(Fiber& fiber) {
+  void* const fake = leave_stack(&fiber, false);
+#if defined(__SANITIZE_ADDRESS__)
+  from_scheduler = true;
+#endif
+  linescan_switch_stack(&block.scheduler, fiber.pointer);
+  go_on(fake);
+}
+
+// From thread to thread; to the scheduler when none can go on.
 void leave_fiber(bool for_good) {
   Fiber& fiber = block.fibers[block.current];
-#if defined(__SANITIZE_ADDRESS__)
-  void* fake = nullptr;
-  __sanitizer_start_switch_fiber(for_good ? nullptr : &fake, scheduler_stack,
-                                 scheduler_stack_bytes);
-#else
-  static_cast<void>(for_good);
-#endif
-  linescan_switch_stack(&fiber.pointer, block.scheduler);
-#if defined(__SANITIZE_ADDRESS__)
-  __sanitizer_finish_switch_fiber(fake, &scheduler_stack, &scheduler_stack_bytes);
-#endif
+  const Fiber* const next = next_fiber();
+  if (next == &fiber) return;
+  void* const fake = leave_stack(next, for_good);
+  linescan_switch_stack(&fiber.pointer, next ? next->pointer : block.scheduler);
+  go_on(fake);
 }
 
 void run_thread() {
-#if defined(__SANITIZE_ADDRESS__)
-  __sanitizer_finish_switch_fiber(nullptr, &scheduler_stack, &scheduler_stack_bytes);
-#endif
+  go_on(nullptr);
   block.thread(block.context);
   block.fibers[block.current].done = true;
   --block.alive;
@@ -122,11 +161,15 @@ void run_thread() {
 }
 
 void start(Fiber& fiber) {
-  if (!fiber.stack) fiber.stack.reset(new unsigned char[kStackBytes]);
+  if (!fiber.stack) {
+    fiber.stack.reset(new unsigned char[kStackBytes]);
+  } else {
 #if defined(__SANITIZE_ADDRESS__)
-  // The thread before it left the stack without ever returning.
-  ASAN_UNPOISON_MEMORY_REGION(fiber.stack.get(), kStackBytes);
+    // The thread before it left its first two functions without returning; all of them where its block was given up.
+    const std::size_t bytes = fiber.done ? 4096 : kStackBytes;
+    ASAN_UNPOISON_MEMORY_REGION(fiber.stack.get() + kStackBytes - bytes, bytes);
 #endif
+  }
   // As after six pushes and a call from nowhere: `ret` enters run_thread with an aligned stack.
   auto* top = reinterpret_cast<void**>(
       (reinterpret_cast<std::uintptr_t>(fiber.stack.get()) + kStackBytes) & ~std::uintptr_t{15});
@@ -161,7 +204,7 @@ void meet(Barrier& barrier, int threads, bool waits) {
 
 }  // namespace
 
-void block_barrier() { meet(block.barrier, static_cast<int>(block.fibers.size()), true); }
+void block_barrier() { meet(block.barrier, block.threads, true); }
 
 void named_barrier(int barrier, int threads, bool waits) {
   if (barrier < 1 || barrier >= kNamedBarriers)
@@ -200,6 +243,46 @@ const unsigned char* meet_warp() {
 
 namespace {
 
+// A B + c of the lanes, in the place of c. The emulator's own memory, and the innermost loop of most tests: not for the
+// sanitizers, and so without calls.
+[[gnu::no_sanitize("address", "undefined")]] void multiply_offers(unsigned char* offers,
+                                                                  int depth) {
+  static_assert(sizeof(Operands) == kLargestExchange);
+  auto* const lanes = reinterpret_cast<Operands*>(offers);
+  const int each = depth / 8, half = depth / 2;
+  float a[16][16], b[16][8];
+  for (int lane = 0; lane < kLanes; ++lane) {
+    const Operands& own = lanes[lane];
+    const int g = lane / 4, k = lane % 4 * each;
+    for (int i = 0; i < each; ++i) {
+      a[g][k + i] = own.a[0][i], a[g + 8][k + i] = own.a[1][i];
+      a[g][half + k + i] = own.a[2][i], a[g + 8][half + k + i] = own.a[3][i];
+      b[k + i][g] = own.b[0][i], b[half + k + i][g] = own.b[1][i];
+    }
+  }
+  for (int row = 0; row < 16; ++row) {
+    Operands* const of_row = lanes + row % 8 * 4;
+    float sums[8];
+    for (int n = 0; n < 8; ++n) sums[n] = of_row[n / 2].c[row / 8 * 2 + n % 2];
+    for (int k = 0; k < depth; ++k)
+      for (int n = 0; n < 8; ++n) sums[n] += a[row][k] * b[k][n];
+    for (int n = 0; n < 8; ++n) of_row[n / 2].c[row / 8 * 2 + n % 2] = sums[n];
+  }
+}
+
+}  // namespace
+
+const float* multiply_with_warp(const Operands& own, int depth) {
+  Warp& warp = block.warps[block.current / kLanes];
+  unsigned char* const place = place_of_offer();
+  const auto* const offered = ::new (place) Operands(own);
+  if (warp.arrived + 1 == kLanes) multiply_offers(warp.offers[warp.exchanges % 2], depth);
+  meet_warp();
+  return offered->c;
+}
+
+namespace {
+
 // "warp 0 at barrier 3, warp 8 in an exchange": by the first thread of each that has not ended.
 std::string waiting_warps() {
   std::string text;
@@ -225,11 +308,11 @@ unsigned char* dynamic_shared_memory() {
 
 void run_grid(const char* what, int64_t grid, int threads, int64_t shared_bytes,
               void (*thread)(void*), void* context) {
-  static bool reversed = true;
-  reversed = !reversed;
+  block.reversed = !block.reversed;
   if (threads % kLanes != 0)
     throw_error<DeviceError>("{}: {} threads a block, expected a multiple of 32", what, threads);
-  block.fibers.resize(threads);
+  if (static_cast<int>(block.fibers.size()) < threads) block.fibers.resize(threads);
+  block.threads = threads;
   block.warps.assign(threads / kLanes, {});
   block.thread = thread;
   block.context = context;
@@ -242,22 +325,14 @@ void run_grid(const char* what, int64_t grid, int threads, int64_t shared_bytes,
     block.barrier.arrived = 0;
     for (Barrier& barrier : block.named) barrier.arrived = 0;
     block.alive = threads;
-    for (Fiber& fiber : block.fibers) start(fiber);
+    for (int i = 0; i < threads; ++i) start(block.fibers[i]);
+    block.current = block.reversed ? 0 : threads - 1;  // the last to be asked
     while (block.alive > 0) {
-      bool progress = false;
-      for (int i = 0; i < threads; ++i) {
-        const int index = reversed ? threads - 1 - i : i;
-        Fiber& fiber = block.fibers[index];
-        if (fiber.done || (fiber.waits_for != nullptr && *fiber.waits_for == fiber.seen)) continue;
-        fiber.waits_for = nullptr;
-        block.current = index;
-        threadIdx = {static_cast<unsigned>(index), 0, 0};
-        enter_fiber(fiber);
-        progress = true;
-      }
-      if (!progress)
+      Fiber* const fiber = next_fiber();
+      if (!fiber)
         throw_error<DeviceError>("{}: block {} waits at a barrier that not all threads reach: {}",
                                  what, b, waiting_warps());
+      enter_fiber(*fiber);
     }
   }
 }

@@ -229,37 +229,25 @@ namespace linescan {
 
 namespace on_cpu {
 
-// A lane's elements of A and B: registers, neighbours in k of each.
+// A lane's elements of A, B and c: registers, neighbours in k of each.
 struct Operands {
-  float a[4][2], b[2][2];
+  float a[4][2], b[2][2], c[4];
 };
+// The lane's four numbers of A B + c, until the warp's next exchange but one. The lane that comes last multiplies for all.
+const float* multiply_with_warp(const Operands& own, int depth);
 
 // d = A B + c, the warp's lanes holding A [16, k], B [k, 8] and c [16, 8] as PTX lays them out. `pick`
 // gives element `index` of k of a register: (word, index) -> float.
 template <int kDepth, class Pick>
 void multiply_fragments(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2],
                         const float (&c)[4], const Pick& pick) {
-  constexpr int kEach = kDepth / 8;  // neighbours in k of a register
   Operands own;
-  for (int i = 0; i < kEach; ++i) {
+  for (int i = 0; i < kDepth / 8; ++i) {
     for (int j = 0; j < 4; ++j) own.a[j][i] = pick(a[j], i);
     for (int j = 0; j < 2; ++j) own.b[j][i] = pick(b[j], i);
   }
-  const auto offers = exchange(own);
-  const int g = lane() / 4, q = lane() % 4;
-  float left[2][kDepth], right[2][kDepth];  // rows g and g + 8, columns 2 q and 2 q + 1
-  for (int k = 0; k < kDepth; ++k) {
-    const int half = k / (kDepth / 2), source = k % (kDepth / 2) / kEach, i = k % kEach;
-    for (int j = 0; j < 2; ++j) {
-      left[j][k] = offers[g * 4 + source].a[j + 2 * half][i];
-      right[j][k] = offers[(2 * q + j) * 4 + source].b[half][i];
-    }
-  }
-  for (int i = 0; i < 4; ++i) {
-    float sum = c[i];
-    for (int k = 0; k < kDepth; ++k) sum += left[i / 2][k] * right[i % 2][k];
-    d[i] = sum;
-  }
+  std::copy_n(c, 4, own.c);
+  std::copy_n(multiply_with_warp(own, kDepth), 4, d);
 }
 
 inline float half_of(uint32_t word, int index, bool bfloat) {

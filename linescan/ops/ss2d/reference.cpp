@@ -27,7 +27,12 @@ struct Scan {
   Tracked B(int64_t pixel, int64_t n) const { return record(pixel, size.rank + n); }
   Tracked C(int64_t pixel, int64_t n) const { return record(pixel, size.rank + size.states + n); }
   Tracked dt_weight(int64_t r) const { return read_element(p.dt_weight, k, c, r); }
-  Tracked A(int64_t n) const { return -exp(Tracked(read_element(p.A_log, parameter, n))); }
+  std::vector<Tracked> A() const {
+    std::vector<Tracked> rates(size.states);
+    for (int64_t n = 0; n < size.states; ++n)
+      rates[n] = -exp(Tracked(read_element(p.A_log, parameter, n)));
+    return rates;
+  }
   Tracked D() const { return read_element(p.D, parameter); }
   Tracked raw_delta(int64_t pixel) const {
     Tracked sum = read_element(p.dt_bias, k, c);
@@ -58,12 +63,13 @@ void for_each_sequence(const Ss2dProblem& problem, const Visit& visit) {
 // h after each pixel at index (t + 1) * states + n, zero before the first.
 std::vector<Tracked> states_of(const Scan& scan, const std::vector<int64_t>& pixels) {
   const int64_t states = scan.size.states;
+  const std::vector<Tracked> A = scan.A();
   std::vector<Tracked> h((pixels.size() + 1) * states);
   for (std::size_t t = 0; t < pixels.size(); ++t) {
     const Tracked dt = softplus(scan.raw_delta(pixels[t]));
     for (int64_t n = 0; n < states; ++n)
       h[(t + 1) * states + n] =
-          exp(dt * scan.A(n)) * h[t * states + n] + dt * scan.B(pixels[t], n) * scan.x(pixels[t]);
+          exp(dt * A[n]) * h[t * states + n] + dt * scan.B(pixels[t], n) * scan.x(pixels[t]);
   }
   return h;
 }
@@ -97,7 +103,7 @@ Ss2dJudge reference_backward(const Ss2dProblem& problem, const Ss2dGradients& gr
   result.A_log = Judged(problem.A_log.shape);
   result.D = Judged(problem.D.shape);
   for_each_sequence(problem, [&](const Scan& scan, const std::vector<int64_t>& pixels) {
-    const std::vector<Tracked> h = states_of(scan, pixels);
+    const std::vector<Tracked> h = states_of(scan, pixels), A = scan.A();
     std::vector<Tracked> gh(states);
     for (std::size_t t = pixels.size(); t-- > 0;) {
       const int64_t pixel = pixels[t];
@@ -106,12 +112,12 @@ Ss2dJudge reference_backward(const Ss2dProblem& problem, const Ss2dGradients& gr
           read_element(gradients.out, scan.b, scan.c, pixel / size.width, pixel % size.width);
       Tracked gx = scan.D() * gy, gdt;
       for (int64_t n = 0; n < states; ++n) {
-        const Tracked A = scan.A(n), a = exp(dt * A), before = h[t * states + n];
+        const Tracked a = exp(dt * A[n]), before = h[t * states + n];
         const Tracked B = scan.B(pixel, n);
         gh[n] += scan.C(pixel, n) * gy;
         gx += gh[n] * dt * B;
-        gdt += gh[n] * (A * a * before + B * x);
-        add(result.A_log, scan.parameter * states + n, gh[n] * dt * a * before * A);
+        gdt += gh[n] * (A[n] * a * before + B * x);
+        add(result.A_log, scan.parameter * states + n, gh[n] * dt * a * before * A[n]);
         add(result.projection, scan.record_index(pixel, rank + n), gh[n] * dt * x);
         add(result.projection, scan.record_index(pixel, rank + states + n),
             gy * h[(t + 1) * states + n]);

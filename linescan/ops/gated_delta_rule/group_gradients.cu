@@ -7,7 +7,8 @@
 // H = E o (gO u^T), the second N = -E o (gX u^T) and M. Two warps move tiles (gpu_gradient_moves.cuh), two finish the
 // gradients of gates (gpu_gradient_sums.cuh); turns are in gpu_gradient_tiles.cuh.
 //
-// Numerics:  sums in float32; operands of products are rounded to T.
+// Numerics:  sums in float32; operands of products are rounded to T; what passes over a token is summed up from terms with
+//            eleven bits (tf32), which have float32's range.
 // Reference: reference.cpp beside this file; bounds in tests/ops/gated_delta_rule_gpu_test.cpp.
 
 #include "linescan/ops/gated_delta_rule/gpu_gradient_moves.cuh"
@@ -127,16 +128,17 @@ __global__ void __launch_bounds__(DeltaLayout::kGroupThreads + DeltaLayout::kGro
   const DeltaInputs<T>& in = args.in;
   const GradientPlace<Tiles> place;
   const int group = place.key_warp;
-  const DeltaDecays<kChunk>& decays = *tiles.decays;
+  DeltaDecays<kChunk>& decays = *tiles.decays;
   const int slices = args.padded_values / kSlice;
-  const bool odd = place.q % 2 != 0, upper = place.q >= 2;
   // A token's threads, where the work is neither keys nor pairs, and their numbers of a slice.
   constexpr int kLanes = kThreads / kChunk, kLaneValues = kSlice / kLanes;
   const int own_token = static_cast<int>(threadIdx.x) / kLanes,
             own_lane = static_cast<int>(threadIdx.x) % kLanes;
 
   for (int64_t item = blockIdx.x; item < args.chunks * in.heads; item += gridDim.x) {
-    if (chunk_of(args.sequences, item / in.heads, kChunk).tokens == 0) continue;
+    // No others are empty, and finding out takes a division.
+    if (args.sequences.bounds && chunk_of(args.sequences, item / in.heads, kChunk).tokens == 0)
+      continue;
     Sums<kKeyTiles> gq, gk;  // of all value heads
     float* const norms = in.norm ? tiles.norms : nullptr;
     const auto leave_gradients = [&] {
@@ -194,7 +196,10 @@ __global__ void __launch_bounds__(DeltaLayout::kGroupThreads + DeltaLayout::kGro
         // The first slice stands alone: sums that it begins are nobody's before, and so are their registers.
         Stage stage(tiles, turns.take());
         multiply(stage, false);
-        tiles.decays->template fill<kThreads>(rows + kGate * kChunk, threadIdx.x);
+        decays.template fill<kThreads>(rows + kGate * kChunk, threadIdx.x);
+        // What columns are scaled by in rows of later blocks; fill() gave the number to this thread.
+        if (own_lane == 0)
+          decays.ahead[own_token] = exp2_approx(decays.ahead[own_token]) * row(kFactorK, own_token);
 #pragma unroll 1
         for (int slice = 1;; ++slice) {
           add_dots(stage);
@@ -266,7 +271,6 @@ __global__ void __launch_bounds__(DeltaLayout::kGroupThreads + DeltaLayout::kGro
 
         // ---- H, or N and M, and what passes over tokens: H o q k^T and N o k k^T ----
         float of_row[2], weight[2];   // weight: from N to M
-        float before[2] = {};         // what passes, of rows, in the columns so far
         bool at_or_behind[2], is[2];  // of blocks on the diagonal: row g and column 2 q + n
 #pragma unroll
         for (int n = 0; n < 2; ++n) {
@@ -280,72 +284,79 @@ __global__ void __launch_bounds__(DeltaLayout::kGroupThreads + DeltaLayout::kGro
         }
         const Panels<T> result = {tiles.H.data + group * Tiles::kSquare, kChunk};  // H or M
         float* const over = tiles.over_of(group, place.tile, place.g);
-        // Numbers j and j + 1 of a row, whose decays are known.
-        const auto pass = [&](int t, int r, float2 of_column, const float(&E)[2],
-                              const bool(&there)[2], const bool(&passes_over)[2], uint32_t& word,
-                              float(&passing)[2]) {
-          float x[2], passes[2];
+        // What passes over a column comes from the columns in front of it. Ones in a product add them up: tf32 takes the
+        // sums' registers as they are, once its numbers of k stand in another order (2 q is q, 2 q + 1 is q + 4).
+        constexpr uint32_t kOne = 0x3F800000;
+        const uint32_t all[2] = {kOne, kOne};
+        const uint32_t in_front[2] = {2 * place.q < place.g ? kOne : 0,
+                                      2 * place.q + 1 < place.g ? kOne : 0};
+        float so_far[4] = {};  // of rows, over the columns so far, twice each
+        // Numbers j and j + 1 of a row, what they are scaled by; what passes, as an operand.
+        const auto scale = [&](int t, int r, const float(&factor)[2], const bool(&there)[2],
+                               uint32_t& word, uint32_t(&passes)[4]) {
+          float x[2];
 #pragma unroll
           for (int n = 0; n < 2; ++n) {
-            x[n] = pairs.tiles[t][2 * r + n] * E[n] *
-                   (of_row[r] * (n == 0 ? of_column.x : of_column.y));
-            if (!there[n]) x[n] = 0;
-            passes[n] = x[n] * square.tiles[t][2 * r + n];
+            x[n] = there[n] ? pairs.tiles[t][2 * r + n] * factor[n] : 0.f;
+            passes[r + 2 * n] = __float_as_uint(x[n] * square.tiles[t][2 * r + n]);
           }
           word = pair_from_floats<T>(weight[r] * x[0], weight[r] * x[1]);
-          const float two = passes[0] + passes[1];
-          const float beside = __shfl_xor_sync(kAllLanes, two, 1), four = two + beside;
-          const float far = __shfl_xor_sync(kAllLanes, four, 2);
-          float in_front = before[r];
-          if (odd) in_front += beside;
-          if (upper) in_front += far;
-          before[r] += four + far;
-          if (passes_over[0]) passing[0] = fmaf(weight[r], in_front, passing[0]);
-          if (passes_over[1]) passing[1] = fmaf(weight[r], in_front + passes[0], passing[1]);
         };
 #pragma unroll
         for (int block = 0; block < kChunk / 16; ++block) {
-          float to_block[2];
+          const bool diagonal = block == place.tile;
+          float of_rows[2];  // in an earlier block's columns
           if (block < place.tile)
 #pragma unroll
             for (int r = 0; r < 2; ++r)
-              to_block[r] = decays.from_block(place.token + place.g + 8 * r, block);
+              of_rows[r] =
+                  of_row[r] * exp2_approx(decays.from_block(place.token + place.g + 8 * r, block));
+          uint32_t words[4] = {};
 #pragma unroll
           for (int half = 0; half < 2; ++half) {
             const int t = 2 * block + half, j = 8 * t + 2 * place.q;
-            uint32_t words[2] = {};
-            // What passes over j and j + 1, from rows at them or behind to columns in front.
-            float passing[2] = {};
-            const float2 of_column = *reinterpret_cast<const float2*>(&rows[kFactorK * kChunk + j]);
+            uint32_t passes[4] = {};
             if (block < place.tile) {
-              const float2 ahead = *reinterpret_cast<const float2*>(&decays.ahead[j]);
+              const float2 of_column = *reinterpret_cast<const float2*>(&decays.ahead[j]);
 #pragma unroll
               for (int r = 0; r < 2; ++r)
-                pass(t, r, of_column,
-                     {exp2_approx(to_block[r] + ahead.x), exp2_approx(to_block[r] + ahead.y)},
-                     {true, true}, {true, true}, words[r], passing);
-            } else if (block == place.tile) {
+                scale(t, r, {of_rows[r] * of_column.x, of_rows[r] * of_column.y}, {true, true},
+                      words[2 * half + r], passes);
+            } else if (diagonal) {
+              const float2 of_column =
+                  *reinterpret_cast<const float2*>(&rows[kFactorK * kChunk + j]);
 #pragma unroll
               for (int r = half; r < 2; ++r) {
                 const float* const E =
                     &decays.near[place.token + place.g + 8 * r][8 * half + 2 * place.q];
                 const bool below = r > half;
-                pass(t, r, of_column, {E[0], E[1]}, {below || is[0], below || is[1]},
-                     {below || at_or_behind[0], below || at_or_behind[1]}, words[r], passing);
+                scale(t, r, {E[0] * (of_row[r] * of_column.x), E[1] * (of_row[r] * of_column.y)},
+                      {below || is[0], below || is[1]}, words[2 * half + r], passes);
               }
             }
-            if (block <= place.tile)
-              *reinterpret_cast<float2*>(over + j) = make_float2(passing[0], passing[1]);
+            if (block > place.tile) continue;
+            float before[4];
+            mma_tf32(before, passes, in_front, so_far);
+            mma_tf32(so_far, passes, all, so_far);
+            // What passes over j and j + 1, from rows at them or behind to columns in front.
+            float passing[2] = {};
 #pragma unroll
             for (int r = 0; r < 2; ++r)
-              *reinterpret_cast<uint32_t*>(result.at(place.token + place.g + 8 * r, j)) = words[r];
+#pragma unroll
+              for (int n = 0; n < 2; ++n)
+                if (!diagonal || r > half || (r == half && at_or_behind[n]))
+                  passing[n] = fmaf(weight[r], before[2 * r + n], passing[n]);
+            *reinterpret_cast<float2*>(over + j) = make_float2(passing[0], passing[1]);
           }
+          const int lane = threadIdx.x % 32;
+          store_matrices<false>(result.at(place.token + lane % 16, 16 * block + lane / 16 * 8),
+                                words);
         }
 #pragma unroll
         for (int r = 0; r < 2; ++r)
           if (place.q == 0)
             tiles.share(kToBeta, group)[place.token + place.g + 8 * r] =
-                group == 0 ? to_beta[r] : to_beta[r] + before[r];
+                group == 0 ? to_beta[r] : to_beta[r] + so_far[2 * r];
         turns.close();
         group_publish();
         Tiles::meet();

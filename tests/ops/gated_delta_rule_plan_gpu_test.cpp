@@ -333,12 +333,19 @@ TEST(GatedDeltaRuleGpuPieces, AreChosenByTheProblemAlone) {
   shared.kept_states = false;
   EXPECT_FALSE(plan(shared, false, Pass::kForward, gpu).piece.keeps_records);
   GatedDeltaRuleSize many =
-      shared;  // sequences: fewer at once, but whole, so that a piece's records are neighbours
+      shared;  // sequences: whole ones, so that a piece's records are neighbours
   many.batch = many.sequences = 8;
   many.length = 4096;
+  EXPECT_EQ(gpu_piece(many, false), (GatedDeltaRulePiece{2, 4096, 4096, false, true}));
+  many.batch = many.sequences = 6;  // fewer at once
   EXPECT_EQ(gpu_piece(many, false), (GatedDeltaRulePiece{1, 4096, 4096, false, true}));
+  many.batch = many.sequences = 16;
   many.value_heads = 32;  // of which one sequence alone would leave half of the GPU idle
-  EXPECT_EQ(gpu_piece(many, false).batch, 2);
+  EXPECT_EQ(gpu_piece(many, false).batch, 4);
+  GatedDeltaRuleSize longer =
+      size;  // pieces are shorter for the sake of records, if so many pay for that
+  longer.length = 32768;
+  EXPECT_EQ(gpu_piece(longer, false), (GatedDeltaRulePiece{1, 6656, 3328, false, true}));
   shared.K = shared.V = 256;
   EXPECT_FALSE(gpu_piece(shared, false).keeps_records);
   GatedDeltaRuleSize few = size;  // heads: transitions of all segments but two are kept as well

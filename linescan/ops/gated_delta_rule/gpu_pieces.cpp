@@ -16,8 +16,9 @@ constexpr double kWorkspaceShare = 0.5;
 constexpr int64_t kSmallWorkspace = int64_t{64} << 20;
 constexpr int64_t kFewestPieceTokens = 640, kFewestSegmentTokens = 768, kMostSegments = 8;
 // Records are kept if what a pass and its gradients leave behind, its workspace and they are no more than so many times v, where
-// K is V.
-constexpr double kMostOfValues = 6;
+// K is V. A piece more costs as much time as so many records.
+constexpr double kMostOfValues = 6.2;
+constexpr int64_t kRecordsOfPiece = 2000;
 // Blocks that a GPU works on at once: that of the larger ones. Pieces should not add waves of them.
 constexpr int64_t kBlocksAtOnce = 132;
 
@@ -97,10 +98,10 @@ TokenBytes token_bytes(const GatedDeltaRuleSize& size) {
           of_value_heads(number * (2 * layout.keys * values / chunk + values))};
 }
 
-// As many pieces as make the workspace small enough.
-int64_t wanted_pieces(const GatedDeltaRuleSize& size) {
+// As many pieces as make the workspace small enough, to which kept records do not belong.
+int64_t wanted_pieces(const GatedDeltaRuleSize& size, bool keeps_records) {
   const TokenBytes bytes = token_bytes(size);
-  const double workspace = bytes.records + bytes.others;
+  const double workspace = (keeps_records ? 0 : bytes.records) + bytes.others;
   const auto wanted =
       static_cast<int64_t>(std::ceil(workspace / (kWorkspaceShare * bytes.results)));
   const int64_t worth = std::llround(static_cast<double>(size.batch * size.length) * workspace /
@@ -159,32 +160,47 @@ GatedDeltaRulePiece gpu_piece(const GatedDeltaRuleSize& size, bool packed) {
     return cost.pays(usual_segments(size, split)) ? split : piece;
   }
   constexpr int64_t kPanel = DeltaLayout::kPanel;
-  const int64_t most = wanted_pieces(size);
   const int64_t blocks = size.value_heads * ceil_div(size.V, kPanel);  // of a scan, a batch item
-  piece.batch = ceil_div(size.batch, most_parts(size.batch, blocks, std::min(size.batch, most)));
-  const int64_t parts = ceil_div(size.batch, piece.batch);
-  // Along a sequence it is the gradients' kernel that needs blocks.
   const int64_t chunks = ceil_div(size.length, kPanel);
-  const int64_t cuts =
-      most_parts(chunks, piece.batch * size.heads,
-                 std::min(ceil_div(most, parts), size.length / kFewestPieceTokens));
-  piece.tokens = std::min(size.length, ceil_div(chunks, cuts) * kPanel);
-  piece.segment = segment_tokens(size, piece.batch, piece.tokens);
-  // So that a piece starts where a segment does.
-  if (cuts > 1) piece.tokens = round_up(piece.tokens, piece.segment);
-  piece.split = cost.pays(usual_segments(size, piece));
-  const auto keeps = [&](const GatedDeltaRulePiece& piece) {
-    return may_keep_records(size, packed, piece) && have_room(size, piece);
+  // Of some batch items, their sequences in so many pieces.
+  const auto cut = [&](int64_t batch, int64_t cuts) {
+    GatedDeltaRulePiece piece = {batch, std::min(size.length, ceil_div(chunks, cuts) * kPanel)};
+    piece.segment = segment_tokens(size, batch, piece.tokens);
+    // So that a piece starts where a segment does.
+    if (cuts > 1) piece.tokens = round_up(piece.tokens, piece.segment);
+    return piece;
   };
+  // Along a sequence it is the gradients' kernel that needs blocks.
+  const auto most_cuts = [&](int64_t batch, int64_t most) {
+    return most_parts(chunks, batch * size.heads, std::min(most, size.length / kFewestPieceTokens));
+  };
+  const auto in_pieces = [&](int64_t most) {
+    const int64_t batch =
+        ceil_div(size.batch, most_parts(size.batch, blocks, std::min(size.batch, most)));
+    return cut(batch, most_cuts(batch, ceil_div(most, ceil_div(size.batch, batch))));
+  };
+  const auto keeps = [&](GatedDeltaRulePiece& piece) {
+    piece.split = cost.pays(usual_segments(size, piece));
+    piece.keeps_records = may_keep_records(size, packed, piece) && have_room(size, piece);
+    return piece.keeps_records;
+  };
+  if (GatedDeltaRulePiece large = in_pieces(wanted_pieces(size, true)); keeps(large)) return large;
+  piece = in_pieces(wanted_pieces(size, false));
+  if (keeps(piece) || piece.split) return piece;
   // Fewer sequences at once, but whole ones, if their records can be kept then and blocks come in hardly more waves.
   if (const int64_t whole = piece.batch * piece.tokens / size.length;
       whole > 0 && whole < piece.batch) {
-    GatedDeltaRulePiece other = {whole, size.length, segment_tokens(size, whole, size.length)};
+    GatedDeltaRulePiece other = cut(whole, 1);
     const int64_t count = ceil_div(size.batch, whole);
-    other.keeps_records = !piece.split && keeps(other);
-    if (other.keeps_records && most_parts(size.batch, blocks, count) == count) return other;
+    if (keeps(other) && most_parts(size.batch, blocks, count) == count) return other;
   }
-  piece.keeps_records = keeps(piece);
+  // Shorter pieces of a long sequence, if its records can be kept then and cost more than the pieces do.
+  const int64_t cuts = ceil_div(size.length, piece.tokens);
+  const int64_t worth = std::min(cuts, chunks * size.value_heads / kRecordsOfPiece);
+  for (int64_t more = 1; more <= worth && piece.batch == 1; ++more) {
+    GatedDeltaRulePiece other = cut(1, most_cuts(1, cuts + more));
+    if (keeps(other)) return other;
+  }
   return piece;
 }
 

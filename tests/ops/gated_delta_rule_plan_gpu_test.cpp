@@ -340,11 +340,16 @@ TEST(GatedDeltaRuleGpuPieces, AreChosenByTheProblemAlone) {
   many.batch = many.sequences = 6;  // fewer at once
   EXPECT_EQ(gpu_piece(many, false), (GatedDeltaRulePiece{1, 4096, 4096, false, true}));
   many.batch = many.sequences = 16;
-  many.value_heads = 32;  // of which one sequence alone would leave half of the GPU idle
-  EXPECT_EQ(gpu_piece(many, false).batch, 4);
-  GatedDeltaRuleSize longer =
-      size;  // pieces are shorter for the sake of records, if so many pay for that
-  longer.length = 32768;
+  many.value_heads = 32;  // two sequences would be a wave, too, but pieces of four are small enough
+  EXPECT_EQ(gpu_piece(many, false), (GatedDeltaRulePiece{4, 4096, 4096, false, true}));
+  many.batch = many.sequences = 4;
+  many.length = 6144;
+  many.heads = 6;
+  many.value_heads = 24;  // whole sequences would make the workspace too large
+  EXPECT_EQ(gpu_piece(many, false).tokens, 2048);
+  GatedDeltaRuleSize longer = size;
+  longer.length =
+      32768;  // shorter pieces for the sake of records, which are enough to pay for them
   EXPECT_EQ(gpu_piece(longer, false), (GatedDeltaRulePiece{1, 6656, 3328, false, true}));
   shared.K = shared.V = 256;
   EXPECT_FALSE(gpu_piece(shared, false).keeps_records);

@@ -89,16 +89,23 @@ std::size_t scheduler_stack_bytes = 0;
 bool from_scheduler = false;  // who switched last
 #endif
 
-// What the address sanitizer has to know of a switch: before it, where it goes and whether for good ...
-void* leave_stack(const Fiber* to, bool for_good) {
-  void* fake = nullptr;
+// What the address sanitizer has to know of a switch: before it, where it goes and whether for good; in the frame that
+// switches, because one that is left for good may be gone behind it ...
+[[gnu::always_inline]] inline void* leave_stack(const Fiber* to, bool for_good) {
 #if defined(__SANITIZE_ADDRESS__)
-  __sanitizer_start_switch_fiber(for_good ? nullptr : &fake, to ? to->stack.get() : scheduler_stack,
-                                 to ? kStackBytes : scheduler_stack_bytes);
+  const void* const stack = to ? to->stack.get() : scheduler_stack;
+  const std::size_t bytes = to ? kStackBytes : scheduler_stack_bytes;
+  if (for_good) {
+    __sanitizer_start_switch_fiber(nullptr, stack, bytes);
+    return nullptr;
+  }
+  void* fake = nullptr;
+  __sanitizer_start_switch_fiber(&fake, stack, bytes);
+  return fake;
 #else
   static_cast<void>(to), static_cast<void>(for_good);
+  return nullptr;
 #endif
-  return fake;
 }
 // ... and behind it, on the stack that goes on.
 void go_on(void* fake) {

@@ -98,7 +98,7 @@ TokenBytes token_bytes(const GatedDeltaRuleSize& size) {
           of_value_heads(number * (2 * layout.keys * values / chunk + values))};
 }
 
-// As many pieces as make the workspace small enough, to which kept records do not belong.
+// As many pieces as make the workspace small enough, to which records that are kept do not belong.
 int64_t wanted_pieces(const GatedDeltaRuleSize& size, bool keeps_records) {
   const TokenBytes bytes = token_bytes(size);
   const double workspace = (keeps_records ? 0 : bytes.records) + bytes.others;
@@ -119,6 +119,15 @@ bool have_room(const GatedDeltaRuleSize& size, const GatedDeltaRulePiece& piece)
                  2;
   return all * (bytes.results + bytes.records) + at_once * bytes.others <=
          kMostOfValues * all * values;
+}
+
+// Whether the workspace of a piece is.
+bool has_small_workspace(const GatedDeltaRuleSize& size, const GatedDeltaRulePiece& piece) {
+  const TokenBytes bytes = token_bytes(size);
+  const double workspace = static_cast<double>(piece.batch * piece.tokens) *
+                           ((piece.keeps_records ? 0 : bytes.records) + bytes.others);
+  const double results = static_cast<double>(size.batch * size.length) * bytes.results;
+  return workspace <= std::max(kWorkspaceShare * results, 1.5 * kSmallWorkspace);
 }
 
 // The most parts, of so many at most, whose blocks come in hardly more waves than those of the whole.
@@ -164,11 +173,13 @@ GatedDeltaRulePiece gpu_piece(const GatedDeltaRuleSize& size, bool packed) {
   const int64_t chunks = ceil_div(size.length, kPanel);
   // Of some batch items, their sequences in so many pieces.
   const auto cut = [&](int64_t batch, int64_t cuts) {
-    GatedDeltaRulePiece piece = {batch, std::min(size.length, ceil_div(chunks, cuts) * kPanel)};
-    piece.segment = segment_tokens(size, batch, piece.tokens);
+    GatedDeltaRulePiece part = {batch, std::min(size.length, ceil_div(chunks, cuts) * kPanel)};
+    part.segment = segment_tokens(size, batch, part.tokens);
     // So that a piece starts where a segment does.
-    if (cuts > 1) piece.tokens = round_up(piece.tokens, piece.segment);
-    return piece;
+    if (cuts > 1) part.tokens = round_up(part.tokens, part.segment);
+    part.split = cost.pays(usual_segments(size, part));
+    part.keeps_records = may_keep_records(size, packed, part) && have_room(size, part);
+    return part;
   };
   // Along a sequence it is the gradients' kernel that needs blocks.
   const auto most_cuts = [&](int64_t batch, int64_t most) {
@@ -179,28 +190,25 @@ GatedDeltaRulePiece gpu_piece(const GatedDeltaRuleSize& size, bool packed) {
         ceil_div(size.batch, most_parts(size.batch, blocks, std::min(size.batch, most)));
     return cut(batch, most_cuts(batch, ceil_div(most, ceil_div(size.batch, batch))));
   };
-  const auto keeps = [&](GatedDeltaRulePiece& piece) {
-    piece.split = cost.pays(usual_segments(size, piece));
-    piece.keeps_records = may_keep_records(size, packed, piece) && have_room(size, piece);
-    return piece.keeps_records;
-  };
-  if (GatedDeltaRulePiece large = in_pieces(wanted_pieces(size, true)); keeps(large)) return large;
   piece = in_pieces(wanted_pieces(size, false));
-  if (keeps(piece) || piece.split) return piece;
+  if (piece.split) return piece;
+  const GatedDeltaRulePiece larger = in_pieces(wanted_pieces(size, true));
+  if (larger.keeps_records && has_small_workspace(size, larger)) return larger;
+  if (piece.keeps_records) return piece;
   // Fewer sequences at once, but whole ones, if their records can be kept then and blocks come in hardly more waves.
   if (const int64_t whole = piece.batch * piece.tokens / size.length;
       whole > 0 && whole < piece.batch) {
-    GatedDeltaRulePiece other = cut(whole, 1);
+    const GatedDeltaRulePiece fewer = cut(whole, 1);
     const int64_t count = ceil_div(size.batch, whole);
-    if (keeps(other) && most_parts(size.batch, blocks, count) == count) return other;
+    if (fewer.keeps_records && most_parts(size.batch, blocks, count) == count) return fewer;
   }
   // Shorter pieces of a long sequence, if its records can be kept then and cost more than the pieces do.
   const int64_t cuts = ceil_div(size.length, piece.tokens);
   const int64_t worth = std::min(cuts, chunks * size.value_heads / kRecordsOfPiece);
-  for (int64_t more = 1; more <= worth && piece.batch == 1; ++more) {
-    GatedDeltaRulePiece other = cut(1, most_cuts(1, cuts + more));
-    if (keeps(other)) return other;
-  }
+  for (int64_t more = 1; more <= worth && piece.batch == 1; ++more)
+    if (const GatedDeltaRulePiece shorter = cut(1, most_cuts(1, cuts + more));
+        shorter.keeps_records)
+      return shorter;
   return piece;
 }
 

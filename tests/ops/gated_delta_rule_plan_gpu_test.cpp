@@ -348,8 +348,7 @@ TEST(GatedDeltaRuleGpuPieces, AreChosenByTheProblemAlone) {
   many.value_heads = 24;  // whole sequences would make the workspace too large
   EXPECT_EQ(gpu_piece(many, false).tokens, 2048);
   GatedDeltaRuleSize longer = size;
-  longer.length =
-      32768;  // shorter pieces for the sake of records, which are enough to pay for them
+  longer.length = 32768;  // shorter pieces, so that records have room
   EXPECT_EQ(gpu_piece(longer, false), (GatedDeltaRulePiece{1, 6656, 3328, false, true}));
   shared.K = shared.V = 256;
   EXPECT_FALSE(gpu_piece(shared, false).keeps_records);

@@ -85,6 +85,8 @@ DeltaLayout likely_layout(const GatedDeltaRuleSize& size) {
 // Of a token, in bytes: what a pass and its gradients leave behind, and what a backward pass works with, records and others.
 struct TokenBytes {
   double results, records, others;
+
+  double workspace(bool keeps_records) const { return (keeps_records ? 0 : records) + others; }
 };
 TokenBytes token_bytes(const GatedDeltaRuleSize& size) {
   const DeltaLayout layout = likely_layout(size);
@@ -101,7 +103,7 @@ TokenBytes token_bytes(const GatedDeltaRuleSize& size) {
 // As many pieces as make the workspace small enough, to which records that are kept do not belong.
 int64_t wanted_pieces(const GatedDeltaRuleSize& size, bool keeps_records) {
   const TokenBytes bytes = token_bytes(size);
-  const double workspace = (keeps_records ? 0 : bytes.records) + bytes.others;
+  const double workspace = bytes.workspace(keeps_records);
   const auto wanted =
       static_cast<int64_t>(std::ceil(workspace / (kWorkspaceShare * bytes.results)));
   const int64_t worth = std::llround(static_cast<double>(size.batch * size.length) * workspace /
@@ -121,11 +123,11 @@ bool have_room(const GatedDeltaRuleSize& size, const GatedDeltaRulePiece& piece)
          kMostOfValues * all * values;
 }
 
-// Whether the workspace of a piece is.
+// Whether a piece with its workspace is as small as pieces should be, however few were wanted.
 bool has_small_workspace(const GatedDeltaRuleSize& size, const GatedDeltaRulePiece& piece) {
   const TokenBytes bytes = token_bytes(size);
-  const double workspace = static_cast<double>(piece.batch * piece.tokens) *
-                           ((piece.keeps_records ? 0 : bytes.records) + bytes.others);
+  const double workspace =
+      static_cast<double>(piece.batch * piece.tokens) * bytes.workspace(piece.keeps_records);
   const double results = static_cast<double>(size.batch * size.length) * bytes.results;
   return workspace <= std::max(kWorkspaceShare * results, 1.5 * kSmallWorkspace);
 }

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstddef>
-#include <string_view>
 
 namespace linescan {
 
@@ -21,7 +20,7 @@ constexpr std::size_t size_of(DType dtype) {
 }
 
 // PyTorch's name of the type: "float32", "float64", "float16", "bfloat16".
-constexpr std::string_view name_of(DType dtype) {
+constexpr const char* name_of(DType dtype) {
   switch (dtype) {
     case DType::kFloat64:
       return "float64";

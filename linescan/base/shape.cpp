@@ -1,5 +1,7 @@
 #include "linescan/base/shape.h"
 
+#include <string>
+
 namespace linescan {
 
 std::string to_string(const Shape& shape) {

@@ -5,7 +5,8 @@
 #include <cassert>
 #include <cstdint>
 #include <initializer_list>
-#include <string>
+
+#include "linescan/base/string_forward.h"
 
 namespace linescan {
 

@@ -15,7 +15,7 @@ namespace {
 using at::Tensor;
 using OptionalTensor = std::optional<Tensor>;
 
-constexpr std::string_view kName = "causal_conv1d", kStepName = "causal_conv1d_step";
+constexpr const char *kName = "causal_conv1d", *kStepName = "causal_conv1d_step";
 
 // Offsets as the kernels want them, on the same device; nothing waits for their values.
 Tensor to_offsets(const Tensor& cu_seqlens) {
@@ -34,8 +34,8 @@ Tensor to_offsets(const Tensor& cu_seqlens) {
 CausalConv1dCall::CausalConv1dCall(const Tensor& x, const Tensor& weight_in,
                                    const OptionalTensor& bias_in,
                                    const OptionalTensor& initial_state,
-                                   const OptionalTensor& cu_seqlens, bool silu, std::string_view op,
-                                   std::string_view state) {
+                                   const OptionalTensor& cu_seqlens, bool silu, const char* op,
+                                   const char* state) {
   problem.x = view_of(op, "x", x);
   const auto expect_here = [&](std::string_view argument, const Tensor& tensor) {
     expect_device(op, argument, tensor, x.device());

@@ -4,7 +4,6 @@
 #include <ATen/core/Tensor.h>
 
 #include <optional>
-#include <string_view>
 #include <tuple>
 
 #include "linescan/ops/causal_conv1d/causal_conv1d.h"
@@ -21,7 +20,7 @@ struct CausalConv1dCall {
                    const std::optional<at::Tensor>& bias,
                    const std::optional<at::Tensor>& initial_state,
                    const std::optional<at::Tensor>& cu_seqlens, bool silu,
-                   std::string_view op = "causal_conv1d", std::string_view state = "initial_state");
+                   const char* op = "causal_conv1d", const char* state = "initial_state");
 };
 
 // The same with upstream gradients, in x's type, and new tensors for the results.

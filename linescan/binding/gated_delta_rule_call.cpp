@@ -82,7 +82,7 @@ GatedDeltaRuleCall::GatedDeltaRuleCall(
       initial_state(contiguous(initial_state_in)),
       A_log(contiguous(A_log_in)),
       dt_bias(contiguous(dt_bias_in)) {
-  problem.mode = parse_gated_delta_rule_mode(mode);
+  problem.mode = parse_gated_delta_rule_mode(std::string(mode));
   problem.q = view_of(kName, "q", q);
   problem.k = view_beside(kName, "k", k, q);
   problem.v = view_beside(kName, "v", v, q);
@@ -213,7 +213,7 @@ Tensor gated_delta_rule_states(const Tensor& q, const Tensor& v, const OptionalT
                                    .K = q.size(3),
                                    .V = v.size(3),
                                    .dtype = *type,
-                                   .mode = parse_gated_delta_rule_mode(mode)};
+                                   .mode = parse_gated_delta_rule_mode(std::string(mode))};
   return at::empty({gpu_kept_states(size, packed, gpu_piece(size, packed))}, options);
 }
 

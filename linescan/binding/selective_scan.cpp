@@ -53,7 +53,7 @@ TORCH_LIBRARY_FRAGMENT(linescan, m) {
 
 namespace {
 
-constexpr std::string_view kName = "selective_scan", kStepName = "selective_scan_step";
+constexpr const char *kName = "selective_scan", *kStepName = "selective_scan_step";
 
 // ---- Tensors to problem ------------------------------------------------------------------------
 
@@ -72,7 +72,7 @@ struct Call {
   Call(const Tensor& u, const Tensor& delta, const Tensor& A_in, const Tensor& B_in,
        const Tensor& C_in, const OptionalTensor& D_in, const OptionalTensor& z,
        const OptionalTensor& delta_bias_in, const OptionalTensor& initial_state_in,
-       bool delta_softplus, std::string_view op = kName, const char* state = "initial_state")
+       bool delta_softplus, const char* op = kName, const char* state = "initial_state")
       : A(A_in.contiguous()),
         B(with_groups(B_in)),
         C(with_groups(C_in)),

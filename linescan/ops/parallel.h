@@ -10,7 +10,10 @@ namespace linescan {
 // Calls body(begin, end) for disjoint ranges that together cover [0, count), in any order and on
 // any threads, and returns when all are done.
 using ParallelBody = std::function<void(int64_t begin, int64_t end)>;
-using ParallelFor = std::function<void(int64_t count, const ParallelBody& body)>;
+// A type of its own, which headers can declare without <functional>.
+struct ParallelFor : std::function<void(int64_t count, const ParallelBody& body)> {
+  using function::function;
+};
 
 // Everything on the calling thread.
 inline void serial_for(int64_t count, const ParallelBody& body) {

@@ -57,13 +57,6 @@ inline float __uint_as_float(uint32_t bits) { return std::bit_cast<float>(bits);
 inline uint32_t __float_as_uint(float x) { return std::bit_cast<uint32_t>(x); }
 inline int __float_as_int(float x) { return std::bit_cast<int>(x); }
 inline float __int_as_float(int bits) { return std::bit_cast<float>(bits); }
-struct __half {
-  uint16_t bits;
-};
-inline __half __ushort_as_half(uint16_t bits) { return {bits}; }
-inline uint16_t __half_as_ushort(__half x) { return x.bits; }
-inline float __half2float(__half x) { return linescan::float16_to_float(x.bits); }
-inline __half __float2half_rn(float x) { return {linescan::float_to_float16(x)}; }
 template <typename T>
 T __ldg(const T* address) {
   return *address;

@@ -34,7 +34,7 @@ CausalConv1dGpuSize gpu_size_of(const CausalConv1dProblem& p, const CausalConv1d
   return {size_of(p), vectors && p.x.shape[2] % 4 == 0};
 }
 
-void check(const CausalConv1dProblem& p, std::string_view op, std::string_view state) {
+void check(const CausalConv1dProblem& p, const char* op, const char* state) {
   const Shape& x = p.x.shape;
   if (x.rank() != 3)
     throw_error<InvalidArgument>("{}: x has shape {}, expected [batch, length, channels]", op,

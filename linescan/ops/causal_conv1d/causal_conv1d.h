@@ -9,16 +9,16 @@
 #pragma once
 
 #include <cstddef>
-#include <string_view>
 
 #include "linescan/base/tensor_view.h"
 #include "linescan/ops/causal_conv1d/gpu_plan.h"
 #include "linescan/ops/causal_conv1d/plan.h"
 #include "linescan/ops/gpu_stream.h"
 #include "linescan/ops/judged.h"
-#include "linescan/ops/parallel.h"
 
 namespace linescan {
+
+struct ParallelFor;
 
 // T: float32, float16, bfloat16, float64, one for x, out and the states; any strides (unit stride
 // along the channels is fast). P: float32, or float64 when T is float64; contiguous.
@@ -51,8 +51,8 @@ CausalConv1dSize size_of(const CausalConv1dProblem& problem);
 
 // Throws InvalidArgument naming the first argument that does not fit. A step has names of its own for
 // the operator and for initial_state.
-void check(const CausalConv1dProblem& problem, std::string_view op = "causal_conv1d",
-           std::string_view state = "initial_state");
+void check(const CausalConv1dProblem& problem, const char* op = "causal_conv1d",
+           const char* state = "initial_state");
 
 // `workspace`: plan.workspace_bytes at a 64-byte boundary. With the plan of the same pass.
 void forward(const CausalConv1dProblem& problem, const CausalConv1dPlan& plan, std::byte* workspace,

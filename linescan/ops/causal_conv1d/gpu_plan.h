@@ -3,12 +3,13 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 
-#include "linescan/device/gpu.h"
+#include "linescan/base/string_forward.h"
 #include "linescan/ops/causal_conv1d/plan.h"
 
 namespace linescan {
+
+struct Gpu;
 
 struct CausalConv1dGpuSize {
   CausalConv1dSize size;

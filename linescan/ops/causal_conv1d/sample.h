@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "linescan/ops/causal_conv1d/causal_conv1d.h"
+#include "linescan/ops/parallel.h"
 #include "linescan/ops/sample_tensor.h"
 
 namespace linescan {

@@ -1,10 +1,6 @@
 // Storage types on the GPU, and vectors of them as one memory access.
 #pragma once
 
-#ifndef LINESCAN_CUDA_ON_CPU
-#include <cuda_fp16.h>
-#endif
-
 #include <cstdint>
 #include <type_traits>
 
@@ -30,7 +26,13 @@ __device__ __forceinline__ float to_float(BFloat16 x) {
   return __uint_as_float(static_cast<uint32_t>(x.bits) << 16);
 }
 __device__ __forceinline__ float to_float(Float16 x) {
-  return __half2float(__ushort_as_half(x.bits));
+#ifdef LINESCAN_CUDA_ON_CPU
+  return float16_to_float(x.bits);
+#else
+  float result;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(result) : "h"(x.bits));
+  return result;
+#endif
 }
 
 // Rounded to nearest even; NaN stays NaN.
@@ -42,7 +44,13 @@ __device__ __forceinline__ float from_float<float>(float x) {
 }
 template <>
 __device__ __forceinline__ Float16 from_float<Float16>(float x) {
-  return {__half_as_ushort(__float2half_rn(x))};
+#ifdef LINESCAN_CUDA_ON_CPU
+  return {float_to_float16(x)};
+#else
+  uint16_t bits;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(x));
+  return {bits};
+#endif
 }
 template <>
 __device__ __forceinline__ BFloat16 from_float<BFloat16>(float x) {
@@ -58,14 +66,16 @@ __device__ __forceinline__ BFloat16 from_float<BFloat16>(float x) {
 // Two neighbours in memory, as one word: of low and high half.
 template <typename T>
 __device__ __forceinline__ uint32_t pair_from_floats(float low, float high) {
-#ifndef LINESCAN_CUDA_ON_CPU
-  if constexpr (std::is_same_v<T, BFloat16>) {
-    uint32_t bits;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
-    return bits;
-  }
-#endif
+#ifdef LINESCAN_CUDA_ON_CPU
   return from_float<T>(low).bits | uint32_t{from_float<T>(high).bits} << 16;
+#else
+  uint32_t bits;
+  if constexpr (std::is_same_v<T, BFloat16>)
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
+  else
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
+  return bits;
+#endif
 }
 
 // Element `at` of an array whose type is known at run time only.

@@ -15,9 +15,10 @@
 #include "linescan/ops/gated_delta_rule/plan.h"
 #include "linescan/ops/gpu_stream.h"
 #include "linescan/ops/judged.h"
-#include "linescan/ops/parallel.h"
 
 namespace linescan {
+
+struct ParallelFor;
 
 // Largest K and V: a state of 512 x 512 is 1 MiB.
 inline constexpr int64_t kGatedDeltaRuleLargestHead = 512;

@@ -6,6 +6,7 @@
 
 #include "linescan/base/error.h"
 #include "linescan/base/math.h"
+#include "linescan/device/gpu.h"
 #include "linescan/ops/gated_delta_rule/gpu_layout.h"
 
 namespace linescan {

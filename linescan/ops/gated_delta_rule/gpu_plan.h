@@ -3,13 +3,14 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 
-#include "linescan/device/gpu.h"
+#include "linescan/base/string_forward.h"
 #include "linescan/ops/gated_delta_rule/gpu_pieces.h"
 #include "linescan/ops/gated_delta_rule/plan.h"
 
 namespace linescan {
+
+struct Gpu;
 
 // One kernel's launch.
 struct DeltaLaunch {

@@ -20,7 +20,7 @@ constexpr int64_t kEnoughTasks = 16;
 
 }  // namespace
 
-std::string_view name_of(GatedDeltaRuleMode mode) {
+const char* name_of(GatedDeltaRuleMode mode) {
   switch (mode) {
     case GatedDeltaRuleMode::kChunk:
       return "chunk";
@@ -31,7 +31,7 @@ std::string_view name_of(GatedDeltaRuleMode mode) {
   }
 }
 
-GatedDeltaRuleMode parse_gated_delta_rule_mode(std::string_view name) {
+GatedDeltaRuleMode parse_gated_delta_rule_mode(const std::string& name) {
   for (auto mode :
        {GatedDeltaRuleMode::kAuto, GatedDeltaRuleMode::kChunk, GatedDeltaRuleMode::kRecurrent})
     if (name == name_of(mode)) return mode;

@@ -3,10 +3,9 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
-#include <string_view>
 
 #include "linescan/base/dtype.h"
+#include "linescan/base/string_forward.h"
 #include "linescan/ops/pass.h"
 
 namespace linescan {
@@ -14,10 +13,10 @@ namespace linescan {
 // Which of two algorithms computes the outputs; auto takes what was measured to be faster. Gradients
 // are always computed chunk by chunk.
 enum class GatedDeltaRuleMode { kAuto, kChunk, kRecurrent };
-std::string_view name_of(GatedDeltaRuleMode mode);
+const char* name_of(GatedDeltaRuleMode mode);
 
 // The mode called "auto", "chunk" or "recurrent"; throws InvalidArgument for anything else.
-GatedDeltaRuleMode parse_gated_delta_rule_mode(std::string_view name);
+GatedDeltaRuleMode parse_gated_delta_rule_mode(const std::string& name);
 
 struct GatedDeltaRuleSize {
   int64_t batch = 0, sequences = 0, length = 0, heads = 1, value_heads = 1, K = 0, V = 0;

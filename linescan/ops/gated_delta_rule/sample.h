@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "linescan/ops/gated_delta_rule/gated_delta_rule.h"
+#include "linescan/ops/parallel.h"
 #include "linescan/ops/sample_tensor.h"
 
 namespace linescan {

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "linescan/base/math.h"
+#include "linescan/device/gpu.h"
 
 namespace linescan {
 namespace {

@@ -3,13 +3,14 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 
 #include "linescan/base/dtype.h"
-#include "linescan/device/gpu.h"
+#include "linescan/base/string_forward.h"
 #include "linescan/ops/pass.h"
 
 namespace linescan {
+
+struct Gpu;
 
 struct LayerNormSize {
   int64_t rows = 0, channels = 0;

@@ -4,6 +4,7 @@
 #include <ostream>
 #include <vector>
 
+#include "linescan/ops/parallel.h"
 #include "linescan/ops/sample_tensor.h"
 #include "linescan/ops/selective_scan/selective_scan.h"
 

@@ -49,7 +49,7 @@ SelectiveScanSize size_of(const SelectiveScanProblem& p) {
   return size;
 }
 
-void check(const SelectiveScanProblem& p, std::string_view op, std::string_view state) {
+void check(const SelectiveScanProblem& p, const char* op, const char* state) {
   const Shape& u = p.u.shape;
   if (u.rank() != 3)
     throw_error<InvalidArgument>("{}: u has shape {}, expected [batch, channels, length]", op,

@@ -7,16 +7,16 @@
 #pragma once
 
 #include <cstddef>
-#include <string_view>
 
 #include "linescan/base/tensor_view.h"
 #include "linescan/ops/gpu_stream.h"
 #include "linescan/ops/judged.h"
-#include "linescan/ops/parallel.h"
 #include "linescan/ops/selective_scan/gpu_plan.h"
 #include "linescan/ops/selective_scan/plan.h"
 
 namespace linescan {
+
+struct ParallelFor;
 
 // Absent optional tensors are undefined views. T: float32, float16, bfloat16, float64, one for all
 // of u, delta, B, C, z. P: float32, or float64 when T is float64. Strides of T tensors are free
@@ -54,8 +54,8 @@ SelectiveScanSize size_of(const SelectiveScanProblem& problem);
 
 // Throws InvalidArgument naming the first argument that does not fit. A step has names of its own for
 // the operator and for initial_state.
-void check(const SelectiveScanProblem& problem, std::string_view op = "selective_scan",
-           std::string_view state = "initial_state");
+void check(const SelectiveScanProblem& problem, const char* op = "selective_scan",
+           const char* state = "initial_state");
 
 // `workspace`: plan.workspace_bytes at a 64-byte boundary. With the plan of the same pass.
 void forward(const SelectiveScanProblem& problem, const SelectiveScanPlan& plan,

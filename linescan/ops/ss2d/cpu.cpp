@@ -468,6 +468,7 @@ HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 #include "linescan/device/simd_target.h"
+#include "linescan/ops/parallel.h"
 
 namespace linescan {
 namespace {

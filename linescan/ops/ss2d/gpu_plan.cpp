@@ -7,6 +7,7 @@
 
 #include "linescan/base/error.h"
 #include "linescan/base/math.h"
+#include "linescan/device/gpu.h"
 #include "linescan/ops/ss2d/gpu_products.h"
 
 namespace linescan {

@@ -4,14 +4,15 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <string>
 
 #include "linescan/base/math.h"
-#include "linescan/device/gpu.h"
+#include "linescan/base/string_forward.h"
 #include "linescan/ops/pass.h"
 #include "linescan/ops/ss2d/plan.h"
 
 namespace linescan {
+
+struct Gpu;
 
 // A block of threads owns 16 channels of one image on one tile of the plane, whose results it sums in
 // shared memory; its warps take consecutive chunks of a route. Fixed by the kernels:

@@ -3,9 +3,9 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 
 #include "linescan/base/dtype.h"
+#include "linescan/base/string_forward.h"
 #include "linescan/ops/pass.h"
 
 namespace linescan {

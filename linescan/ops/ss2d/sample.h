@@ -4,6 +4,7 @@
 #include <ostream>
 #include <vector>
 
+#include "linescan/ops/parallel.h"
 #include "linescan/ops/sample_tensor.h"
 #include "linescan/ops/ss2d/ss2d.h"
 

@@ -10,11 +10,12 @@
 #include "linescan/base/tensor_view.h"
 #include "linescan/ops/gpu_stream.h"
 #include "linescan/ops/judged.h"
-#include "linescan/ops/parallel.h"
 #include "linescan/ops/ss2d/gpu_plan.h"
 #include "linescan/ops/ss2d/plan.h"
 
 namespace linescan {
+
+struct ParallelFor;
 
 // K routes, R = dt rank, N = states. T: float32, float16, bfloat16 or float64, of x and projection;
 // P: float32, or float64 when T is float64. All but x, out are contiguous; x and out may have any

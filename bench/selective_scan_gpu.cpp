@@ -7,7 +7,7 @@
 //     bench/selective_scan_gpu.cpp $O/{selective_scan,plan,gpu_plan,gpu_plan_cost,gpu_layout,gpu_arguments}.cpp \
 //     linescan/ops/device_code/cuda_error.cpp linescan/base/{shape,nearest}.cpp \
 //     linescan/device/{gpu,gpu_driver,known_gpus}.cpp \
-//     {,one_state_,short_rows_,channels_last_}{forward,backward}.o {state_lanes,walkers}_forward.o {many_states,walkers}_backward.o ordered_sums.o \
+//     {,one_state_,short_rows_,channels_last_}{forward,backward}.o {state_lanes,walkers}_forward.o {many_states,walkers,whole_rows}_backward.o ordered_sums.o \
 //     -L/usr/local/cuda/lib64 -lcudart_static -ldl -lrt -lpthread
 //
 //   scan_bench            every published row with its plan
@@ -28,6 +28,7 @@
 #include <vector>
 
 #include "linescan/base/half.h"
+#include "linescan/device/gpu.h"
 #include "linescan/ops/selective_scan/selective_scan.h"
 
 namespace linescan {
@@ -63,7 +64,11 @@ constexpr Row kRows[] = {{128, 4, 96, 3136, 1},
                          {32, 4, 96, 4096, 1},
                          {4, 4, 96, 16384, 1},
                          {64, 4, 192, 400, 1},
-                         {128, 4, 384, 128, 1}};
+                         {128, 4, 384, 128, 1},
+                         {128, 4, 384, 168, 1},
+                         {64, 4, 192, 224, 1},
+                         {8, 4, 384, 196, 1},
+                         {16, 1, 192, 196, 1}};
 
 bool channels_last = false;
 
@@ -224,7 +229,8 @@ void print(const SelectiveScanGpuPlan& plan, double ms) {
       "  {:8} {:7.3f} ms  {:5.0f} GB/s  {:3.0f} % of floor {:.3f}   {}lanes a row {:2}, {} warps, "
       "{} shares, {} parts, {} states{}, {} warps/SM{}\n",
       name_of(plan.pass), ms, static_cast<double>(plan.bytes) / ms * 1e-6, 100 * floor / ms, floor,
-      plan.one_state       ? "one state, "
+      plan.whole_rows > 0  ? "one state, whole rows, "
+      : plan.one_state     ? "one state, "
       : plan.state_lanes   ? "state lanes, "
       : plan.walkers       ? "walkers, "
       : plan.many_states   ? "many states, "

@@ -26,6 +26,7 @@ using nlohmann::json;
 json own_fields(const SelectiveScanGpuPlan& plan) {
   return {{"one_state", plan.one_state},
           {"short_rows", plan.short_rows},
+          {"whole_rows", plan.whole_rows},
           {"many_states", plan.many_states},
           {"state_lanes", plan.state_lanes},
           {"walkers", plan.walkers},

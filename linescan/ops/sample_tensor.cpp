@@ -50,6 +50,12 @@ SampleTensor::SampleTensor(const Shape& shape, DType dtype, Layout layout, int m
   } else if (layout == Layout::kGaps) {
     for (int dim = 0; dim < rank; ++dim) strides[dim] *= 2;
     span *= 2;
+  } else if (layout == Layout::kApart) {
+    span = 1;
+    for (int dim = rank - 1; dim >= 0; --dim) {
+      strides[dim] = span;
+      span *= shape[dim] + (dim == rank - 1 ? 8 : 0);
+    }
   }
   const int64_t element = static_cast<int64_t>(size_of(dtype));
   const int64_t start = kMargin + misalign * element;

@@ -17,8 +17,9 @@
 namespace linescan {
 
 // How elements lie in memory. kLengthLast: row-major. kChannelsLast: dimension 1 varies fastest.
-// kGaps: row-major with every other element of the last dimension unused.
-enum class Layout { kLengthLast, kChannelsLast, kGaps };
+// kGaps: row-major with every other element of the last dimension unused. kApart: row-major with eight elements unused behind
+// the last dimension.
+enum class Layout { kLengthLast, kChannelsLast, kGaps, kApart };
 
 class SampleTensor {
  public:

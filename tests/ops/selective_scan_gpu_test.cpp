@@ -485,6 +485,57 @@ TEST(SelectiveScanGpuPlans, AllForShortRowsAgreeWithReference) {
     }
 }
 
+// Rows that a warp has as a whole: lanes without steps and none, turns that lack rows, rows that touch each other and that do
+// not, that move by 16 bytes and one by one; gradients that nobody gave or wants.
+TEST(SelectiveScanGpuPlans, AllForWholeRowsAgreeWithReference) {
+  SKIP_WITHOUT_GPU;
+  const auto is_whole = [](const SelectiveScanGpuPlan& plan) {
+    return plan.pass == Pass::kForward || plan.whole_rows > 0;
+  };
+  for (const DType dtype : {DType::kBFloat16, DType::kFloat16})
+    for (const int64_t length : {168, 196, 224})
+      for (const Layout layout : {Layout::kLengthLast, Layout::kApart}) {
+        const Case c{.batch = 2,
+                     .channels = length == 196 ? 32 : 86,
+                     .groups = 2,
+                     .length = length,
+                     .states = 1,
+                     .dtype = dtype,
+                     .layout = layout,
+                     .softplus = length != 168 || dtype == DType::kFloat16,
+                     .initial = length == 224,
+                     .out_dtype = length == 196 ? DType::kFloat32 : dtype,
+                     .misalign = length == 168 && layout == Layout::kLengthLast ? 1 : 0};
+        SCOPED_TRACE(::testing::Message() << c);
+        expect_all_plans_agree(c, is_whole);
+        Sample all(c), some(c);
+        run_on_gpu(all);
+        for (SampleTensor* unwanted : {&some.gu, &some.gA, &some.gC, &some.gbias})
+          *unwanted = SampleTensor();
+        run_on_gpu(some);
+        EXPECT_EQ(all.gdelta.bytes(), some.gdelta.bytes());
+        EXPECT_EQ(all.gB.bytes(), some.gB.bytes());
+        EXPECT_EQ(all.gD.bytes(), some.gD.bytes());
+      }
+  // Nothing comes from behind but the gradient of the last state.
+  const Case c{.channels = 20,
+               .length = 196,
+               .states = 1,
+               .dtype = DType::kBFloat16,
+               .initial = true,
+               .out_dtype = DType::kFloat32};
+  Sample given(c), none(c);
+  for (Sample* sample : {&given, &none})
+    for_each_index(sample->gout.view().shape, [&](int64_t b, int64_t channel, int64_t t, int64_t) {
+      sample->gout.set(b, channel, t, 0, 0);
+    });
+  none.gout = SampleTensor();
+  run_on_gpu(given);
+  run_on_gpu(none);
+  EXPECT_EQ(given.gdelta.bytes(), none.gdelta.bytes());
+  EXPECT_EQ(given.ginitial.bytes(), none.ginitial.bytes());
+}
+
 // The forward kernel's tiles, and ways to and from shared memory: rows by 16, 8 and 4 bytes and one by one, as runs, the last
 // one of them without its second row; states kept at steps that begin a lane and at others.
 TEST(SelectiveScanGpuPlans, OneStateForwardWalksEveryTile) {

@@ -72,6 +72,24 @@ TEST(SelectiveScanGpuPlanner, TakesShortRowsAtOddAddressesByTheirSizes) {
   EXPECT_FALSE(is_short());
 }
 
+// Where a warp has whole rows there is no state to keep, whatever the device.
+TEST(SelectiveScanGpuPlanner, TakesWholeRowsThatFillTheLanes) {
+  SelectiveScanSize size{.batch = 128, .channels = 1536, .groups = 4, .length = 196, .states = 1};
+  size.dtype = DType::kBFloat16;
+  size.kept_states = true;
+  for (const char* device : {"h200", "rtx3090", "v100"}) {
+    EXPECT_GT(plan(size, Pass::kBackward, find_gpu(device)).whole_rows, 0) << device;
+    EXPECT_EQ(plan(size, Pass::kForward, find_gpu(device)).whole_rows, 0) << device;
+  }
+  EXPECT_EQ(gpu_kept_states(size), 0);
+  for (const int64_t length :
+       {140, 200, 182, 252}) {  // few lanes, part of a segment, odd addresses, more than a warp
+    size.length = length;
+    EXPECT_EQ(plan(size, Pass::kBackward, find_gpu("h200")).whole_rows, 0) << length;
+    EXPECT_GT(gpu_kept_states(size), 0) << length;
+  }
+}
+
 // Sixteen bytes a step of a row at most; and the same for every device.
 TEST(SelectiveScanGpuPlanner, KeepsSeveralStatesWhereTheyAreFew) {
   // More channels than the variant for one state can hold in shared memory: another one has its tiles.

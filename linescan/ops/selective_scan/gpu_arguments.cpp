@@ -148,6 +148,7 @@ SelectiveScanGpuArguments gpu_arguments(const SelectiveScanProblem& problem,
   args.shares = static_cast<int>(plan.shares);
   args.teams = args.warps / args.shares;
   args.places = static_cast<int>(plan.places);
+  args.whole_rows = static_cast<int>(plan.whole_rows);
   args.exchange = exchange_floats(plan.many_states ? 2 : plan.shares);
   args.state_tile = static_cast<int>(plan.state_tile);
   args.state_steps = static_cast<int>(plan.kept_steps);
@@ -156,8 +157,10 @@ SelectiveScanGpuArguments gpu_arguments(const SelectiveScanProblem& problem,
 
   Geometry g{size.batch,    group_channels,           size.length,
              plan.segments, kGpuWarp / plan.segments, plan.segments * kGpuItems};
-  const bool by_lines = plan.one_state && !plan.short_rows && (gradients == nullptr || states_only);
+  const bool by_lines = plan.one_state && !plan.short_rows && plan.whole_rows == 0 &&
+                        (gradients == nullptr || states_only);
   if (plan.short_rows) g.tile = kShortLength;  // whole rows
+  if (plan.whole_rows > 0) g.tile = tile_of(plan), g.rows = plan.whole_rows;
   if (by_lines) g.tile = tile_of(plan), g.pad = 0, g.own = plan.items;
   const auto placed = [&](const TensorView& tensor, int index) {
     GpuSequence q = sequence(tensor, g);

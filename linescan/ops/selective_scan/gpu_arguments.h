@@ -83,6 +83,7 @@ struct SelectiveScanGpuArguments {
   int rows;                              // of a block
   int warps, shares, teams, state_tile;  // teams: warps / shares
   int places;                            // for tiles in shared memory
+  int whole_rows;                        // that a warp brings at once
   int exchange;                          // floats of a warp's
   int state_steps;                       // from a state in tile_states to the next one
   bool softplus;

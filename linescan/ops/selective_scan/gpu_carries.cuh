@@ -91,6 +91,10 @@ void launch_short_rows_forward(const SelectiveScanGpuArguments& args,
 void launch_short_rows_backward(const SelectiveScanGpuArguments& args,
                                 const SelectiveScanGpuPlan& plan, DType out, GpuStream stream);
 
+// And for rows that a warp has as a whole.
+void launch_whole_rows_backward(const SelectiveScanGpuArguments& args,
+                                const SelectiveScanGpuPlan& plan, DType out, GpuStream stream);
+
 // The backward variant for several states.
 void launch_many_states_backward(const SelectiveScanGpuArguments& args,
                                  const SelectiveScanGpuPlan& plan, DType out, GpuStream stream);

@@ -9,7 +9,7 @@ namespace linescan {
 // A lane's items as they lie in memory.
 template <typename T, int kCount>
 struct GpuRawItems {
-  uint32_t words[kCount * sizeof(T) / 4] = {};
+  uint32_t words[(kCount * sizeof(T) + 3) / 4] = {};
 
   __device__ __forceinline__ float operator[](int j) const {
     if constexpr (sizeof(T) == 4) {

@@ -34,6 +34,17 @@ SelectiveScanShared shared_layout(const Size& size, const Plan& plan, bool state
     shared.factors = take(2 * plan.tiles * kShortPitch * 4);
     return shared;
   }
+  if (plan.whole_rows >
+      0) {  // what rows need; for every warp two times some rows and a lane's steps behind them
+    take(plan.rows * 4 * 4);
+    const DType types[4] = {size.dtype, size.dtype, size.dtype, size.out_dtype};
+    for (int i : {0, 1, 3}) {
+      const int64_t numbers = plan.whole_rows * size.length + kWholeItems;
+      shared.stage[i] = round_up(numbers * static_cast<int64_t>(size_of(types[i])), 16);
+      shared.sequence[i] = take(2 * kOneWarps * shared.stage[i]);
+    }
+    return shared;
+  }
   if (plan.one_state) {  // what rows need and carry; their sums, those of two tiles' steps, or u and delta
     take(plan.rows * 4 * 4);
     if (backward)

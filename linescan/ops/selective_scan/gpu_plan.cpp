@@ -7,6 +7,7 @@
 
 #include "linescan/base/error.h"
 #include "linescan/base/math.h"
+#include "linescan/device/gpu.h"
 #include "linescan/ops/selective_scan/gpu_plan_cost.h"
 
 namespace linescan {
@@ -117,6 +118,14 @@ bool may_be_short_rows(const Size& size) {
          size.length * static_cast<int64_t>(size_of(size.dtype)) % 8 != 0;
 }
 
+// Rows of whole segments that fill most of a warp's lanes; two of them are a multiple of 16 bytes. With float32 devices of 100 KiB
+// would have too few warps.
+bool may_be_whole_rows(const Size& size) {
+  const int64_t lanes = size.length / kWholeItems, two_rows = 2 * size.length * 2;
+  return may_be_one_state(size) && size_of(size.dtype) == 2 && size.length % kWholeItems == 0 &&
+         lanes >= kWholeFewestLanes && lanes <= kGpuWarp && two_rows % 16 == 0;
+}
+
 // How rows of one state are walked forward: by tiles that leave few lanes idle at a row's end and are few themselves; a
 // tile costs some steps.
 void walk_forward(const Size& size, Plan& plan) {
@@ -157,6 +166,7 @@ int64_t kept_lanes(const Size& size) {
 
 // Steps from one kept state to the next; 0: none are kept.
 int64_t kept_steps_of(const Size& size) {
+  if (may_be_whole_rows(size)) return 0;  // such a row starts at its start
   return may_be_one_state(size) ? tile_of(one_state_kept(size)) : kept_lanes(size) * kGpuItems;
 }
 
@@ -229,7 +239,7 @@ Ahead best_ahead(const Size& size, const Gpu& gpu) {
 }  // namespace
 
 Plan ahead_plan(const Size& size, const Plan& plan) {
-  if (plan.one_state && !plan.short_rows) {
+  if (plan.one_state && !plan.short_rows && plan.whole_rows == 0) {
     Plan ahead = plan;
     walk_forward(size, ahead);
     ahead.rows = round_up(plan.rows, rows_of_warp(ahead));
@@ -295,6 +305,22 @@ std::vector<SelectiveScanGpuPlan> legal_plans(const SelectiveScanSize& size, Pas
       candidate.rows = kGpuWarp;
       consider(candidate);
       candidate.short_rows = false;
+    }
+    if (pass == Pass::kBackward && may_be_whole_rows(size)) {
+      candidate.segments = kGpuWarp;
+      candidate.items = kWholeItems;
+      candidate.warps = kOneWarps;
+      for (const int64_t at_once : {kWholeMostRows, kWholeMostRows / 2}) {
+        candidate.whole_rows = at_once;
+        // As many rows for each warp; the fewest of those that make as many blocks.
+        const int64_t turn = kOneWarps * at_once;
+        const int64_t most = round_up(size.channels / std::max<int64_t>(size.groups, 1), turn);
+        for (candidate.rows = turn; candidate.rows <= most; candidate.rows += turn)
+          if (candidate.rows == turn ||
+              ceil_div(most, candidate.rows) < ceil_div(most, candidate.rows - turn))
+            consider(candidate);
+      }
+      candidate.whole_rows = 0;
     }
     if (!size.kept_states || !kept.short_rows) {
       candidate.segments = kept.short_rows ? kOneFewLanes : kept.segments;
@@ -389,6 +415,9 @@ SelectiveScanGpuPlan plan(const SelectiveScanSize& size, Pass pass, const Gpu& g
 
 std::string variant_of(const SelectiveScanGpuPlan& plan) {
   if (plan.short_rows) return "one state, short rows: a lane walks a row";
+  if (plan.whole_rows > 0)
+    return fmt::format("one state, whole rows: a warp has a row, {} steps a lane, {} come at once",
+                       plan.items, plan.whole_rows);
   if (plan.one_state)
     return fmt::format("one state: {} lanes of {} steps along a row, rows in turn", plan.segments,
                        plan.items);

@@ -3,14 +3,15 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 #include <vector>
 
-#include "linescan/device/gpu.h"
+#include "linescan/base/string_forward.h"
 #include "linescan/ops/pass.h"
 #include "linescan/ops/selective_scan/plan.h"
 
 namespace linescan {
+
+struct Gpu;
 
 // Steps that one lane keeps in registers: five arrays of them in the backward pass, beside two for the
 // one state at hand, are 112 of the 168 registers that let twelve warps share a multiprocessor.
@@ -49,6 +50,11 @@ inline constexpr int kShortLength = 64;
 inline constexpr int64_t kManyRows = 32768;
 inline constexpr int kShortForwardWarps = 24;
 inline constexpr int kShortBackwardWarps = 16;
+// Its form for rows that a warp has as a whole, backward: steps of a lane, the fewest lanes that have some, and the most rows
+// that come to shared memory at once.
+inline constexpr int kWholeItems = 7;
+inline constexpr int kWholeFewestLanes = 24;
+inline constexpr int kWholeMostRows = 4;
 // The backward variant for several states: how much of B and C a warp brings at once, as floats.
 inline constexpr int kManyBatchFloats = 16 * kGpuItems;
 // Where several states are kept, as many lanes share a row backward as make kKeptLanes of all rows, or all of a warp. A
@@ -96,12 +102,13 @@ struct SelectiveScanGpuPlan {
   bool channels_last = false;  // several states, neighbouring channels, steps in any order
   bool state_lanes = false;    // forward: lanes that share a row divide its states, not its steps
   bool walkers = false;        // some warps of a block walk, the others prepare and finish
-  int64_t segments = 0;        // lanes that share a row: 1, 2, 4, .. 32
-  int64_t items = kGpuItems;   // steps of a lane in a tile
-  int64_t shares = 0;          // warps that share rows and divide the states among them
-  int64_t warps = 0;           // of a block
-  int64_t rows = 0;            // of a block
-  int64_t blocks = 0;  // of a (batch, group); backward: parts that the sums for B, C come in
+  int64_t whole_rows = 0;     // backward, its form for whole rows: those that a warp brings at once
+  int64_t segments = 0;       // lanes that share a row: 1, 2, 4, .. 32
+  int64_t items = kGpuItems;  // steps of a lane in a tile
+  int64_t shares = 0;         // warps that share rows and divide the states among them
+  int64_t warps = 0;          // of a block
+  int64_t rows = 0;           // of a block
+  int64_t blocks = 0;         // of a (batch, group); backward: parts that the sums for B, C come in
   int64_t state_tile = 0;
   int64_t together = 1;     // backward, general variant: states that a warp walks at once
   int64_t tiles = 0;        // of a row

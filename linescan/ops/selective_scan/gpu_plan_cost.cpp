@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "linescan/base/math.h"
+#include "linescan/device/gpu.h"
 
 namespace linescan {
 namespace {
@@ -80,6 +81,11 @@ double expected_cycles(const Size& size, const Plan& plan, const Gpu& gpu) {
     const double begun = share <= 1 ? 1 : share + 0.24 * (std::ceil(share) - share);
     const double together = 1 + 0.56 / std::max(1.0, share);
     return begun * together * filled * block / (4 * std::min(0.75, filled / 8.7));
+  }
+  if (plan.whole_rows > 0) {
+    const double turns = real(ceil_div(plan.rows, kOneWarps * plan.whole_rows));
+    const double block = turns * (410 * real(plan.whole_rows) + 130) + 900;
+    return waves_begun * filled * block / (4 * busy) + extra;
   }
   if (plan.one_state) {
     // Fitted to the times of all plans for four rows of the published table: blocks that start together wait

@@ -3,9 +3,9 @@
 // that they are, and what is written takes the place of what was read.
 #pragma once
 
-#include "linescan/ops/device_code/copies.cuh"
 #include "linescan/ops/selective_scan/gpu_carries.cuh"
 #include "linescan/ops/selective_scan/gpu_one_state.cuh"
+#include "linescan/ops/selective_scan/gpu_row_runs.cuh"
 
 namespace linescan {
 
@@ -42,24 +42,8 @@ struct ShortRowsPlace {
            (int64_t{tile - 1} * args.state_items + item - args.first_batch) * args.channels +
            channel + lane;
   }
-  // Calls packs(offset) for every 16 bytes of the rows' run that the sequence allows to move at once, and
-  // element(offset, address) for what is left; offsets are bytes from the run's start.
-  template <int kElement, class Packs, class Element>
-  __device__ __forceinline__ void for_run(const GpuSequence& q, const Packs& packs,
-                                          const Element& element) const {
-    const int bytes = rows * length * kElement;
-    int done = 0;
-    if (q.lines == GpuLines::kRun && q.granule == 16) {
-      done = bytes / 16 * 16;
-#pragma unroll 4
-      for (int offset = lane * 16; offset < done; offset += kGpuWarp * 16) packs(offset);
-    }
-    unsigned char* const first = address(q);
-#pragma unroll 1
-    for (int at = done / kElement + lane; at < rows * length; at += kGpuWarp) {
-      const int row = at / length;
-      element(at * kElement, first + row * q.channel + (at - row * length) * q.step);
-    }
+  __device__ __forceinline__ RowRun run(const GpuSequence& q) const {
+    return {address(q), rows, length, lane};
   }
 };
 
@@ -67,31 +51,9 @@ struct ShortRowsPlace {
 template <typename T>
 __device__ __forceinline__ void fetch_rows(const ShortRowsPlace& place, const GpuSequence& q,
                                            T* to) {
-  const unsigned char* from = place.address(q);
-  auto* const bytes = reinterpret_cast<unsigned char*>(to);
-  place.for_run<sizeof(T)>(
-      q, [&](int offset) { copy_async<16>(bytes + offset, from + offset); },
-      [&](int offset, const unsigned char* at) {
-        *reinterpret_cast<T*>(bytes + offset) = *reinterpret_cast<const T*>(at);
-      });
+  place.run(q).fetch(q, to);
   if (!place.exists)
     for (int t = 0; t < place.length; ++t) to[place.lane * place.length + t] = from_float<T>(0);
-}
-
-template <typename T>
-__device__ __forceinline__ void store_rows(const ShortRowsPlace& place, const GpuSequence& q,
-                                           const T* from) {
-  if (q.data == nullptr) return;
-  unsigned char* const to = place.address(q);
-  const auto* const bytes = reinterpret_cast<const unsigned char*>(from);
-  place.for_run<sizeof(T)>(
-      q,
-      [&](int offset) {
-        *reinterpret_cast<float4*>(to + offset) = *reinterpret_cast<const float4*>(bytes + offset);
-      },
-      [&](int offset, unsigned char* at) {
-        *reinterpret_cast<T*>(at) = *reinterpret_cast<const T*>(bytes + offset);
-      });
 }
 
 // Numbers of type G where two of type T were: T itself in place of the first, a float beside half data in halves,
@@ -110,23 +72,21 @@ template <typename T, typename G>
 __device__ __forceinline__ void store_out(const ShortRowsPlace& place, const GpuSequence& q,
                                           const T* first, const T* second) {
   if constexpr (sizeof(G) == sizeof(T)) {
-    store_rows(place, q, first);
+    place.run(q).store(q, first);
   } else {
-    unsigned char* const to = place.address(q);
-    place.for_run<sizeof(G)>(
-        q,
-        [&](int offset) {
-          const uint2 high = *reinterpret_cast<const uint2*>(first + offset / 4);
-          const uint2 low = *reinterpret_cast<const uint2*>(second + offset / 4);
-          uint4 four;
-          four.x = __byte_perm(low.x, high.x, 0x5410), four.y = __byte_perm(low.x, high.x, 0x7632);
-          four.z = __byte_perm(low.y, high.y, 0x5410), four.w = __byte_perm(low.y, high.y, 0x7632);
-          *reinterpret_cast<uint4*>(to + offset) = four;
-        },
-        [&](int offset, unsigned char* at) {
-          *reinterpret_cast<uint32_t*>(at) =
-              uint32_t{first[offset / 4].bits} << 16 | second[offset / 4].bits;
-        });
+    place.run(q).for_pieces<sizeof(G)>(q, [&]<int kBytes>(int offset, unsigned char* to) {
+      if constexpr (kBytes == 16) {
+        const uint2 high = *reinterpret_cast<const uint2*>(first + offset / 4);
+        const uint2 low = *reinterpret_cast<const uint2*>(second + offset / 4);
+        uint4 four;
+        four.x = __byte_perm(low.x, high.x, 0x5410), four.y = __byte_perm(low.x, high.x, 0x7632);
+        four.z = __byte_perm(low.y, high.y, 0x5410), four.w = __byte_perm(low.y, high.y, 0x7632);
+        *reinterpret_cast<uint4*>(to) = four;
+      } else {
+        *reinterpret_cast<uint32_t*>(to) =
+            uint32_t{first[offset / 4].bits} << 16 | second[offset / 4].bits;
+      }
+    });
   }
 }
 

@@ -10,7 +10,7 @@
 // Chosen by: gpu_plan.cpp.
 
 #include "linescan/ops/selective_scan/gpu_carries.cuh"
-#include "linescan/ops/selective_scan/gpu_one_state.cuh"
+#include "linescan/ops/selective_scan/gpu_one_state_back.cuh"
 
 namespace linescan {
 namespace {
@@ -22,19 +22,6 @@ using BackwardPlace = OneStatePlace<kLanes, kOneItems>;
 struct RowSums {
   float A, D, bias, none;
 };
-
-// Adds what kLanes lanes have of three sums: each sum is finished by another lane.
-template <int kLanes>
-__device__ __forceinline__ void add_row_sums(float A, float D, float bias, bool exists, int segment,
-                                             RowSums* to) {
-  float x[4] = {A, D, bias, 0};
-  fold_halves<4>(x, segment, kLanes / 2);
-  fold_halves<2>(x, segment, kLanes / 4);
-#pragma unroll
-  for (int mask = kLanes / 8; mask > 0; mask /= 2) x[0] += __shfl_xor_sync(kAllLanes, x[0], mask);
-  if (exists && segment % (kLanes / 4) == 0)
-    reinterpret_cast<float*>(to)[segment / (kLanes / 4)] += x[0];
-}
 
 // The block's gradients of B and C at a tile's steps: warps leave theirs, then all threads add them up.
 template <int kItems, int kLanes>
@@ -143,8 +130,7 @@ __device__ __forceinline__ void walk_tile(const SelectiveScanGpuArguments& args,
     const Next now = next;
     if (first + Place::kStride < place.rows) next = fetch(r + Place::kStride);
     const OneStateRow own = exists ? rows[r] : OneStateRow{};
-    const float rate = own.A * kLog2e;
-    float dt[kItems], slope[kItems], a[kItems], h[kItems], sum_dt = 0;
+    float dt[kItems], slope[kItems];
 #pragma unroll
     for (int j = 0; j < kItems; ++j) dt[j] = now.delta[j] + own.bias, slope[j] = 1;
     if (args.softplus)
@@ -154,43 +140,14 @@ __device__ __forceinline__ void walk_tile(const SelectiveScanGpuArguments& args,
 #pragma unroll
       for (int j = 0; j < kItems; ++j)  // steps that change nothing
         if (j >= steps) dt[j] = slope[j] = 0;
-#pragma unroll
-    for (int j = 0; j < kItems; ++j) {
-      sum_dt += dt[j];
-      a[j] = exp2_approx(dt[j] * rate);
-    }
-    Affine ahead{exp2_approx(rate * sum_dt), 0}, back{ahead.factor, 0};
-#pragma unroll
-    for (int j = 0; j < kItems; ++j)
-      ahead.offset = fmaf(a[j], ahead.offset, dt[j] * now.u[j] * B[j]);
-#pragma unroll
-    for (int j = kItems - 1; j >= 0; --j) back.offset = a[j] * fmaf(C[j], now.gy[j], back.offset);
-    float leaves;
-    const float before = pass_lanes<kLanes, false>(ahead, place.segment, now.h, leaves);
-    float k = pass_lanes<kLanes, true>(back, place.segment, own.carry, leaves);
+    LaneSums sums;
+    const float leaves =
+        walk_back<kLanes>(own, now.h, place.segment, now.u, now.gy, B, C, dt, slope, gB, gC, sums);
     __syncwarp();  // all lanes have read what the first one now replaces
     if (exists && place.segment == 0) rows[r].carry = leaves;
-
-    float state = before, A_sum = 0, D_sum = 0, bias_sum = 0;
-#pragma unroll
-    for (int j = 0; j < kItems; ++j) h[j] = state = fmaf(a[j], state, dt[j] * now.u[j] * B[j]);
-      // From here on dt[] becomes gu, slope[] gdelta.
-#pragma unroll
-    for (int j = kItems - 1; j >= 0; --j) {
-      const float gy = now.gy[j], x = now.u[j];
-      const float gh = fmaf(C[j], gy, k);
-      k = a[j] * gh;
-      const float turn = k * (j > 0 ? h[j > 0 ? j - 1 : 0] : before);
-      const float through_B = gh * B[j];
-      A_sum = fmaf(dt[j], turn, A_sum);
-      D_sum = fmaf(gy, x, D_sum);
-      gB[j] = fmaf(gh, dt[j] * x, gB[j]);
-      gC[j] = fmaf(gy, h[j], gC[j]);
-      slope[j] *= fmaf(x, through_B, own.A * turn);
-      bias_sum += slope[j];
-      dt[j] = fmaf(own.D, gy, dt[j] * through_B);
-    }
-    add_row_sums<kLanes>(A_sum, D_sum, bias_sum, exists, place.segment, shared.row_sums + r);
+    const float sum = add_lanes<kLanes>(sums, place.segment);
+    if (exists && place.segment % (kLanes / 4) == 0)
+      reinterpret_cast<float*>(shared.row_sums + r)[place.segment / (kLanes / 4)] += sum;
     store_items<T>(gu, args.gu.step, args.gu.unit, exists && args.gu.data ? steps : 0, dt);
     store_items<T>(gdelta, args.gdelta.step, args.gdelta.unit,
                    exists && args.gdelta.data ? steps : 0, slope);
@@ -230,6 +187,7 @@ __global__ void __launch_bounds__(kOneWarps* kGpuWarp, 4)
 
 void launch_one_state_backward(const SelectiveScanGpuArguments& args,
                                const SelectiveScanGpuPlan& plan, DType out, GpuStream stream) {
+  if (plan.whole_rows > 0) return launch_whole_rows_backward(args, plan, out, stream);
   if (plan.short_rows) return launch_short_rows_backward(args, plan, out, stream);
   dispatch_types(args.inputs[0].dtype, out, [&]<typename T, typename G>() {
     const auto run = [&]<int kLanes>() {

@@ -132,8 +132,8 @@ __global__ void __launch_bounds__(kGpuWarp, kShortBackwardWarps)
     if (args.bias_sums) args.bias_sums[at] = bias_sum;
   }
   __syncwarp();
-  store_rows(place, args.gu, all_u);
-  store_rows(place, args.gdelta, all_delta);
+  place.run(args.gu).store(args.gu, all_u);
+  place.run(args.gdelta).store(args.gdelta, all_delta);
 }
 
 }  // namespace

@@ -347,6 +347,12 @@ TEST(GatedDeltaRuleGpuPieces, AreChosenByTheProblemAlone) {
   many.heads = 6;
   many.value_heads = 24;  // whole sequences would make the workspace too large
   EXPECT_EQ(gpu_piece(many, false).tokens, 2048);
+  GatedDeltaRuleSize small = size;  // heads: more pieces, and shorter ones
+  small.batch = small.sequences = 8;
+  small.length = 2048;
+  small.heads = small.value_heads = 16;
+  small.K = small.V = 64;
+  EXPECT_EQ(gpu_piece(small, false), (GatedDeltaRulePiece{8, 512, 512}));
   GatedDeltaRuleSize longer = size;
   longer.length = 32768;  // shorter pieces, so that records have room
   EXPECT_EQ(gpu_piece(longer, false), (GatedDeltaRulePiece{1, 6656, 3328, false, true}));

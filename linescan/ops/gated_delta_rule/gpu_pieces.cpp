@@ -9,12 +9,20 @@
 namespace linescan {
 namespace {
 
-// The workspace of a piece should be no more than this share of what a pass and its gradients leave behind; one of so many
-// bytes, or half as many again, is small enough. A piece of a sequence, and a segment of a piece, have no fewer tokens than
-// these; segments of a piece are no more.
-constexpr double kWorkspaceShare = 0.5;
-constexpr int64_t kSmallWorkspace = int64_t{64} << 20;
-constexpr int64_t kFewestPieceTokens = 640, kFewestSegmentTokens = 768, kMostSegments = 8;
+// The workspace of a piece should be no more than `share` of what a pass and its gradients leave behind; one of `small` bytes, or
+// half as many again, is small enough. A piece of a sequence has no fewer tokens than these. The states of small heads are small, and
+// so is what a piece of them costs.
+struct PieceLimits {
+  double share;
+  int64_t small, fewest_tokens;
+};
+PieceLimits piece_limits(const GatedDeltaRuleSize& size) {
+  constexpr int64_t kMiB = int64_t{1} << 20;
+  return std::max(size.K, size.V) <= DeltaLayout::kPanel ? PieceLimits{0.375, 48 * kMiB, 512}
+                                                         : PieceLimits{0.5, 64 * kMiB, 640};
+}
+// A segment of a piece has no fewer tokens than these; segments of a piece are no more.
+constexpr int64_t kFewestSegmentTokens = 768, kMostSegments = 8;
 // Records are kept if what a pass and its gradients leave behind, its workspace and they are no more than so many times v, where
 // K is V. A piece more costs as much time as so many records.
 constexpr double kMostOfValues = 6.2;
@@ -103,11 +111,11 @@ TokenBytes token_bytes(const GatedDeltaRuleSize& size) {
 // As many pieces as make the workspace small enough, to which records that are kept do not belong.
 int64_t wanted_pieces(const GatedDeltaRuleSize& size, bool keeps_records) {
   const TokenBytes bytes = token_bytes(size);
+  const PieceLimits limits = piece_limits(size);
   const double workspace = bytes.workspace(keeps_records);
-  const auto wanted =
-      static_cast<int64_t>(std::ceil(workspace / (kWorkspaceShare * bytes.results)));
+  const auto wanted = static_cast<int64_t>(std::ceil(workspace / (limits.share * bytes.results)));
   const int64_t worth = std::llround(static_cast<double>(size.batch * size.length) * workspace /
-                                     static_cast<double>(kSmallWorkspace));
+                                     static_cast<double>(limits.small));
   return std::clamp<int64_t>(worth, 1, std::max<int64_t>(wanted, 1));
 }
 
@@ -129,7 +137,8 @@ bool has_small_workspace(const GatedDeltaRuleSize& size, const GatedDeltaRulePie
   const double workspace =
       static_cast<double>(piece.batch * piece.tokens) * bytes.workspace(piece.keeps_records);
   const double results = static_cast<double>(size.batch * size.length) * bytes.results;
-  return workspace <= std::max(kWorkspaceShare * results, 1.5 * kSmallWorkspace);
+  const PieceLimits limits = piece_limits(size);
+  return workspace <= std::max(limits.share * results, 1.5 * static_cast<double>(limits.small));
 }
 
 // The most parts, of so many at most, whose blocks come in hardly more waves than those of the whole.
@@ -185,7 +194,8 @@ GatedDeltaRulePiece gpu_piece(const GatedDeltaRuleSize& size, bool packed) {
   };
   // Along a sequence it is the gradients' kernel that needs blocks.
   const auto most_cuts = [&](int64_t batch, int64_t most) {
-    return most_parts(chunks, batch * size.heads, std::min(most, size.length / kFewestPieceTokens));
+    return most_parts(chunks, batch * size.heads,
+                      std::min(most, size.length / piece_limits(size).fewest_tokens));
   };
   const auto in_pieces = [&](int64_t most) {
     const int64_t batch =

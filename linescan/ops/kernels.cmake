@@ -35,8 +35,8 @@ set(LINESCAN_KERNELS
   ops/selective_scan/short_rows_forward.cu
   ops/selective_scan/state_lanes_forward.cu
   ops/selective_scan/walkers_backward.cu
-  ops/selective_scan/whole_rows_backward.cu
   ops/selective_scan/walkers_forward.cu
+  ops/selective_scan/whole_rows_backward.cu
   ops/ss2d/backward.cu
   ops/ss2d/backward_sums.cu
   ops/ss2d/delta_products.cu

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <utility>
 
 namespace linescan {
 
@@ -13,6 +14,7 @@ using ParallelBody = std::function<void(int64_t begin, int64_t end)>;
 // A type of its own, which headers can declare without <functional>.
 struct ParallelFor : std::function<void(int64_t count, const ParallelBody& body)> {
   using function::function;
+  ParallelFor(function other) : function(std::move(other)) {}  // NOLINT: conversion is wanted
 };
 
 // Everything on the calling thread.

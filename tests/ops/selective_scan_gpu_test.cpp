@@ -496,7 +496,7 @@ TEST(SelectiveScanGpuPlans, AllForWholeRowsAgreeWithReference) {
     for (const int64_t length : {168, 196, 224})
       for (const Layout layout : {Layout::kLengthLast, Layout::kApart}) {
         const Case c{.batch = 2,
-                     .channels = length == 196 ? 32 : 86,
+                     .channels = length == 196 && dtype == DType::kBFloat16 ? 32 : 86,
                      .groups = 2,
                      .length = length,
                      .states = 1,
@@ -699,16 +699,20 @@ TEST(SelectiveScanGpuPlans, SeveralKeptStatesAgreeWithReference) {
 
 TEST(SelectiveScanGpuPlans, SlicesOfTheBatchGiveTheSameBits) {
   SKIP_WITHOUT_GPU;
-  const Case c{.batch = 5, .channels = 100, .length = 40, .states = 2};
-  Sample whole(c), sliced(c);
-  SelectiveScanGpuPlan back = plan(size_of(whole.problem), Pass::kBackward, test_gpu());
-  run_on_gpu(whole, nullptr, &back);
-  back.slice = 2;  // a smaller workspace than the plan's
-  run_on_gpu(sliced, nullptr, &back);
-  EXPECT_EQ(whole.gu.bytes(), sliced.gu.bytes());
-  EXPECT_EQ(whole.gA.bytes(), sliced.gA.bytes());
-  EXPECT_EQ(whole.gB.bytes(), sliced.gB.bytes());
-  EXPECT_EQ(whole.gC.bytes(), sliced.gC.bytes());
+  for (const Case& c :
+       {Case{.batch = 5, .channels = 100, .length = 40, .states = 2},
+        Case{.batch = 5, .channels = 70, .length = 196, .states = 1, .dtype = DType::kBFloat16}}) {
+    SCOPED_TRACE(::testing::Message() << c);
+    Sample whole(c), sliced(c);
+    SelectiveScanGpuPlan back = plan(size_of(whole.problem), Pass::kBackward, test_gpu());
+    run_on_gpu(whole, nullptr, &back);
+    back.slice = 2;  // a smaller workspace than the plan's
+    run_on_gpu(sliced, nullptr, &back);
+    EXPECT_EQ(whole.gu.bytes(), sliced.gu.bytes());
+    EXPECT_EQ(whole.gA.bytes(), sliced.gA.bytes());
+    EXPECT_EQ(whole.gB.bytes(), sliced.gB.bytes());
+    EXPECT_EQ(whole.gC.bytes(), sliced.gC.bytes());
+  }
 }
 
 TEST(SelectiveScanGpuOperator, TwoRunsGiveTheSameBits) {

@@ -34,8 +34,8 @@ SelectiveScanShared shared_layout(const Size& size, const Plan& plan, bool state
     shared.factors = take(2 * plan.tiles * kShortPitch * 4);
     return shared;
   }
-  if (plan.whole_rows >
-      0) {  // what rows need; for every warp two times some rows and a lane's steps behind them
+  // What rows need; for every warp two times some rows and a lane's steps behind them.
+  if (plan.whole_rows > 0) {
     take(plan.rows * 4 * 4);
     const DType types[4] = {size.dtype, size.dtype, size.dtype, size.out_dtype};
     for (int i : {0, 1, 3}) {

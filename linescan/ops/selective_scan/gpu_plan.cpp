@@ -315,7 +315,8 @@ std::vector<SelectiveScanGpuPlan> legal_plans(const SelectiveScanSize& size, Pas
         // As many rows for each warp; the fewest of those that make as many blocks.
         const int64_t turn = kOneWarps * at_once;
         const int64_t most = round_up(size.channels / std::max<int64_t>(size.groups, 1), turn);
-        for (candidate.rows = turn; candidate.rows <= most; candidate.rows += turn)
+        const int64_t room = gpu.shared_per_block / static_cast<int64_t>(sizeof(float[4]));
+        for (candidate.rows = turn; candidate.rows <= std::min(most, room); candidate.rows += turn)
           if (candidate.rows == turn ||
               ceil_div(most, candidate.rows) < ceil_div(most, candidate.rows - turn))
             consider(candidate);

@@ -102,13 +102,13 @@ struct SelectiveScanGpuPlan {
   bool channels_last = false;  // several states, neighbouring channels, steps in any order
   bool state_lanes = false;    // forward: lanes that share a row divide its states, not its steps
   bool walkers = false;        // some warps of a block walk, the others prepare and finish
-  int64_t whole_rows = 0;     // backward, its form for whole rows: those that a warp brings at once
-  int64_t segments = 0;       // lanes that share a row: 1, 2, 4, .. 32
-  int64_t items = kGpuItems;  // steps of a lane in a tile
-  int64_t shares = 0;         // warps that share rows and divide the states among them
-  int64_t warps = 0;          // of a block
-  int64_t rows = 0;           // of a block
-  int64_t blocks = 0;         // of a (batch, group); backward: parts that the sums for B, C come in
+  int64_t whole_rows = 0;      // one state, backward, whole rows: those that a warp brings at once
+  int64_t segments = 0;        // lanes that share a row: 1, 2, 4, .. 32
+  int64_t items = kGpuItems;   // steps of a lane in a tile
+  int64_t shares = 0;          // warps that share rows and divide the states among them
+  int64_t warps = 0;           // of a block
+  int64_t rows = 0;            // of a block
+  int64_t blocks = 0;  // of a (batch, group); backward: parts that the sums for B, C come in
   int64_t state_tile = 0;
   int64_t together = 1;     // backward, general variant: states that a warp walks at once
   int64_t tiles = 0;        // of a row
@@ -152,8 +152,10 @@ std::string to_string(const SelectiveScanGpuPlan& plan);
 
 // Where things lie in a block's shared memory, in bytes; -1: not there.
 struct SelectiveScanShared {
-  int64_t sequence[4] = {-1, -1, -1, -1};  // u, delta, z, gradient of out: [2, teams, stage]
-  int64_t stage[4] = {};                   // bytes of one team's tile of it
+  int64_t sequence[4] = {
+      -1, -1, -1,
+      -1};  // u, delta, z, gradient of out: [2, teams, stage]; of whole rows [warps, 2, stage]
+  int64_t stage[4] = {};  // bytes of one team's tile of it
   // [warps, one or two, kGpuExchange] floats: what lanes give each other; what walkers leave: [places, walkers, one or two, ..].
   int64_t exchange = 0;
   // [2, B and C, state_tile, segments * kGpuSegmentPitch] floats; state_lanes: [warps, 2, kChunkStates,

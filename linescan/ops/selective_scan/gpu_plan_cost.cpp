@@ -82,10 +82,11 @@ double expected_cycles(const Size& size, const Plan& plan, const Gpu& gpu) {
     const double together = 1 + 0.56 / std::max(1.0, share);
     return begun * together * filled * block / (4 * std::min(0.75, filled / 8.7));
   }
+  const double slices = real(ceil_div(size.batch, std::max<int64_t>(plan.slice, 1)));
   if (plan.whole_rows > 0) {
     const double turns = real(ceil_div(plan.rows, kOneWarps * plan.whole_rows));
     const double block = turns * (410 * real(plan.whole_rows) + 130) + 900;
-    return waves_begun * filled * block / (4 * busy) + extra;
+    return slices * (waves_begun * filled * block / (4 * busy) + extra);
   }
   if (plan.one_state) {
     // Fitted to the times of all plans for four rows of the published table: blocks that start together wait
@@ -100,7 +101,7 @@ double expected_cycles(const Size& size, const Plan& plan, const Gpu& gpu) {
     const double turn = 550 + 20 * steps + (states_first ? 200 + 8 * steps : 0);
     const double tile = plan.short_rows ? (backward ? 480.0 : 270.0) : turns * turn + own;
     const double tiles = real(plan.tiles) - (plan.tail ? 0.65 : 0);
-    return waves_begun * together * filled * tiles * tile / (4 * busy) + extra;
+    return slices * (waves_begun * together * filled * tiles * tile / (4 * busy) + extra);
   }
   if (plan.state_lanes) {
     const double rounds = real(ceil_div(size.states, 2 * plan.segments));
@@ -118,7 +119,6 @@ double expected_cycles(const Size& size, const Plan& plan, const Gpu& gpu) {
     if (plan.places == 2 && !backward) tile *= 1.15;
     if (backward && plan.kept_steps == 0) tile += 275 * walkers;  // the first kernel
     const double blocks = filled / real(plan.warps);
-    const double slices = real(ceil_div(size.batch, plan.slice));
     return slices *
            (waves_begun * (blocks > 1 ? 0.77 * blocks : 1) * real(plan.tiles) * tile + extra);
   }
@@ -126,8 +126,7 @@ double expected_cycles(const Size& size, const Plan& plan, const Gpu& gpu) {
     const double states = real(ceil_div(size.states, plan.shares)), shares = real(plan.shares);
     double tile = states * 293 + 860 + 4740 / (shares * shares);
     if (plan.kept_steps == 0) tile += states * 112 + 600;
-    return real(ceil_div(size.batch, plan.slice)) *
-           (waves * filled * real(plan.tiles) * tile / (4 * busy) + extra);
+    return slices * (waves * filled * real(plan.tiles) * tile / (4 * busy) + extra);
   }
   if (plan.channels_last) {
     const double states = real(ceil_div(size.states, plan.shares));
@@ -137,7 +136,6 @@ double expected_cycles(const Size& size, const Plan& plan, const Gpu& gpu) {
         // What does not come ahead of its tile (FactorFeed) is waited for.
         300 * real(std::max<int64_t>(
                   0, ceil_div(2 * kChunkStates * kGpuItems, plan.block) - kChunkAhead));
-    const double slices = real(ceil_div(size.batch, plan.slice));
     return slices * (waves * filled * real(plan.tiles) * tile / (4 * busy) + extra);
   }
   double item, state, state_tile, tile;  // instructions
@@ -165,7 +163,6 @@ double expected_cycles(const Size& size, const Plan& plan, const Gpu& gpu) {
   const double warp = real(plan.tiles * kGpuItems) * (item + states * state) +
                       real(plan.tiles) * (tile + states * state_tile +
                                           real(ceil_div(size.states, plan.state_tile)) * chunk);
-  const double slices = real(ceil_div(size.batch, plan.slice));
   return slices * (waves * filled * warp / (4 * busy) + extra);
 }
 

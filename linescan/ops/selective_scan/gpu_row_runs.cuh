@@ -13,18 +13,26 @@ struct RowRun {
   unsigned char* first;
   int rows, length, lane;
 
-  // Calls piece<bytes>(offset, address) for the lane's pieces: 16 bytes where the sequence allows to move as many at once,
-  // what is left element by element. Offsets are bytes from the run's start in shared memory.
+  // Calls piece<bytes>(offset, address) for the lane's pieces: of 16, 8 or 4 bytes, as the sequence allows, what is left element
+  // by element. Offsets are bytes from the run's start in shared memory.
   template <int kElement, class Piece>
   __device__ __forceinline__ void for_pieces(const GpuSequence& q, const Piece& piece) const {
-    const int row = length * kElement, bytes = rows * row;
-    int done = 0;
-    if (q.granule == 16 && (q.lines == GpuLines::kRun || q.channel == row)) {
-      done = bytes / 16 * 16;
+    const int row = length * kElement;
+    const bool touch = q.lines == GpuLines::kRun || q.channel == row;
+    const int line = touch ? rows * row : row, lines = touch ? 1 : rows;  // each contiguous
+    int done = 0;                                                         // bytes
+    const auto of = [&]<int kBytes>() {
+      if (q.granule < kBytes || (!touch && row % kBytes != 0)) return false;
+      const int units = line / kBytes;
 #pragma unroll 4
-      for (int offset = lane * 16; offset < done; offset += kGpuWarp * 16)
-        piece.template operator()<16>(offset, first + offset);
-    }
+      for (int unit = lane; unit < lines * units; unit += kGpuWarp) {
+        const int i = touch ? 0 : unit / units, offset = (unit - i * units) * kBytes;
+        piece.template operator()<kBytes>(i * row + offset, first + i * q.channel + offset);
+      }
+      done = lines * units * kBytes;
+      return true;
+    };
+    if (!of.template operator()<16>() && !of.template operator()<8>()) of.template operator()<4>();
 #pragma unroll 1
     for (int at = done / kElement + lane; at < rows * length; at += kGpuWarp) {
       const int r = at / length;
@@ -38,8 +46,8 @@ struct RowRun {
   __device__ __forceinline__ void fetch(const GpuSequence& q, T* to) const {
     auto* const bytes = reinterpret_cast<unsigned char*>(to);
     for_pieces<sizeof(T)>(q, [&]<int kBytes>(int offset, const unsigned char* from) {
-      if constexpr (kBytes == 16)
-        copy_async<16>(bytes + offset, from);
+      if constexpr (kBytes >= 4)
+        copy_async<kBytes>(bytes + offset, from);
       else
         *reinterpret_cast<T*>(bytes + offset) = *reinterpret_cast<const T*>(from);
     });
@@ -49,10 +57,8 @@ struct RowRun {
     if (q.data == nullptr) return;
     const auto* const bytes = reinterpret_cast<const unsigned char*>(from);
     for_pieces<sizeof(T)>(q, [&]<int kBytes>(int offset, unsigned char* to) {
-      if constexpr (kBytes == 16)
-        *reinterpret_cast<float4*>(to) = *reinterpret_cast<const float4*>(bytes + offset);
-      else
-        *reinterpret_cast<T*>(to) = *reinterpret_cast<const T*>(bytes + offset);
+      using Words = Pack<T, kBytes / sizeof(T)>;
+      *reinterpret_cast<Words*>(to) = *reinterpret_cast<const Words*>(bytes + offset);
     });
   }
 };

@@ -83,8 +83,10 @@ __device__ __forceinline__ void store_out(const ShortRowsPlace& place, const Gpu
         four.z = __byte_perm(low.y, high.y, 0x5410), four.w = __byte_perm(low.y, high.y, 0x7632);
         *reinterpret_cast<uint4*>(to) = four;
       } else {
-        *reinterpret_cast<uint32_t*>(to) =
-            uint32_t{first[offset / 4].bits} << 16 | second[offset / 4].bits;
+#pragma unroll
+        for (int n = 0; n < kBytes / 4; ++n)
+          reinterpret_cast<uint32_t*>(to)[n] =
+              uint32_t{first[offset / 4 + n].bits} << 16 | second[offset / 4 + n].bits;
       }
     });
   }

@@ -13,26 +13,25 @@ struct RowRun {
   unsigned char* first;
   int rows, length, lane;
 
-  // Calls piece<bytes>(offset, address) for the lane's pieces: of 16, 8 or 4 bytes, as the sequence allows, what is left element
-  // by element. Offsets are bytes from the run's start in shared memory.
+  // Calls piece<bytes>(offset, address) for the lane's pieces: of 16 bytes along a run, else of 4 along each row, as the sequence
+  // allows, and what is left element by element. Offsets are bytes from the run's start in shared memory.
   template <int kElement, class Piece>
   __device__ __forceinline__ void for_pieces(const GpuSequence& q, const Piece& piece) const {
-    const int row = length * kElement;
-    const bool touch = q.lines == GpuLines::kRun || q.channel == row;
-    const int line = touch ? rows * row : row, lines = touch ? 1 : rows;  // each contiguous
-    int done = 0;                                                         // bytes
-    const auto of = [&]<int kBytes>() {
-      if (q.granule < kBytes || (!touch && row % kBytes != 0)) return false;
-      const int units = line / kBytes;
+    const int row = length * kElement, bytes = rows * row;
+    int done = 0;
+    if (q.granule == 16 && (q.lines == GpuLines::kRun || q.channel == row)) {
+      done = bytes / 16 * 16;
 #pragma unroll 4
-      for (int unit = lane; unit < lines * units; unit += kGpuWarp) {
-        const int i = touch ? 0 : unit / units, offset = (unit - i * units) * kBytes;
-        piece.template operator()<kBytes>(i * row + offset, first + i * q.channel + offset);
-      }
-      done = lines * units * kBytes;
-      return true;
-    };
-    if (!of.template operator()<16>() && !of.template operator()<8>()) of.template operator()<4>();
+      for (int offset = lane * 16; offset < done; offset += kGpuWarp * 16)
+        piece.template operator()<16>(offset, first + offset);
+    } else if (q.granule >= 4 && row % 4 == 0) {
+      done = bytes;
+#pragma unroll 1
+      for (int r = 0; r < rows; ++r)
+#pragma unroll 4
+        for (int offset = lane * 4; offset < row; offset += kGpuWarp * 4)
+          piece.template operator()<4>(r * row + offset, first + r * q.channel + offset);
+    }
 #pragma unroll 1
     for (int at = done / kElement + lane; at < rows * length; at += kGpuWarp) {
       const int r = at / length;

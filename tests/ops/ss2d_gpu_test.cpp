@@ -17,9 +17,10 @@ namespace {
 using Case = Ss2dCase;
 using Sample = Ss2dSample;
 
-// `slice`: images of a launch, twice as many where states cross tiles; 0: as planned.
+// `slice`: images of a launch, twice as many where states cross tiles; 0: as planned. as_if_half: by plans that expect a result of
+// x's type.
 void run_on_gpu(Sample& sample, const Gpu& gpu = test_gpu(), bool keep_states = false,
-                int64_t slice = 0) {
+                int64_t slice = 0, bool as_if_half = false) {
   check(sample.problem);
   check_gpu(sample.problem);
   GpuTensors tensors;
@@ -38,8 +39,9 @@ void run_on_gpu(Sample& sample, const Gpu& gpu = test_gpu(), bool keep_states = 
                                    on_gpu(sample.gD)};
   SampleTensor states({gpu_kept_states(size_of(problem))}, DType::kFloat32);
   if (keep_states && gpu_kept_states(size_of(problem)) > 0) problem.states = on_gpu(states);
-  const Ss2dSize size = size_of(problem);
   const auto planned = [&](Pass pass) {
+    Ss2dSize size = pass == Pass::kForward ? size_of(problem) : size_of(problem, gradients);
+    if (as_if_half) size.out_dtype = size.dtype;
     Ss2dGpuPlan made = plan(size, pass, gpu);
     if (slice > 0) made.slice = slice, made.pieces_slice = 2 * slice;
     return made;
@@ -182,6 +184,18 @@ std::vector<Case> types_and_layouts() {
                      .rank = 6,
                      .routes = routes,
                      .dtype = DType::kBFloat16});
+  // Sixteen bytes at a time, also where the last block has half of its channels; x may lie so and the gradient not.
+  for (const int64_t side : {11, 14, 28})
+    for (const DType out : {DType::kFloat32, DType::kBFloat16})
+      for (const Layout layout : {Layout::kChannelsLast, Layout::kGaps})
+        cases.push_back({.batch = 2,
+                         .channels = 24,
+                         .height = side,
+                         .width = side + side % 2,
+                         .rank = 6,
+                         .dtype = DType::kBFloat16,
+                         .layout = layout,
+                         .out_dtype = out});
   for (const DType dtype : {DType::kBFloat16, DType::kFloat16})
     cases.push_back({.channels = 20, .rank = 6, .dtype = dtype, .float_weight = true});
   // The general kernels under the plan of the packed ones, which has more warps a block.
@@ -557,6 +571,19 @@ TEST(Ss2dGpuOperator, TwoRunsGiveTheSameBits) {
   EXPECT_EQ(first.gprojection.bytes(), second.gprojection.bytes());
   EXPECT_EQ(first.gdt_weight.bytes(), second.gdt_weight.bytes());
   EXPECT_EQ(first.gA_log.bytes(), second.gA_log.bytes());
+}
+
+TEST(Ss2dGpuOperator, TakesGradientsThatAreWiderThanPlanned) {
+  if (!have_gpu()) GTEST_SKIP() << "no GPU: " << why_no_gpu();
+  const Case c{.channels = 24,
+               .height = 28,
+               .width = 30,
+               .rank = 6,
+               .dtype = DType::kBFloat16,
+               .out_dtype = DType::kFloat32};
+  Sample sample(c);
+  run_on_gpu(sample, test_gpu(), true, 0, true);
+  expect_passed(sample.judge(ss2d_rounded_bound(c.dtype)));
 }
 
 TEST(Ss2dGpuOperator, NoImagesGiveEmptyResultsAndZeroGradients) {

@@ -114,6 +114,33 @@ TEST(Ss2dGpuPlan, WalksEvenNumbersOfStatesOfWholePlanes) {
           }
 }
 
+// Either kind of kernels, which stand in for each other.
+TEST(Ss2dGpuPlan, BlocksFitTheDevice) {
+  for (const char* device : {"rtx3090", "a100", "h100"})
+    for (int64_t side = 1; side <= 64; ++side)
+      for (const int64_t routes : {1, 4})
+        for (const int64_t rank : {6, 30, 64})
+          for (const DType out : {DType::kFloat32, DType::kBFloat16})
+            for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
+              const Ss2dSize size = {.batch = 2,
+                                     .channels = 96,
+                                     .height = side,
+                                     .width = side,
+                                     .states = 1,
+                                     .rank = rank,
+                                     .routes = routes,
+                                     .dtype = DType::kBFloat16,
+                                     .out_dtype = out};
+              const Gpu& gpu = find_gpu(device);
+              const Ss2dGpuPlan made = plan(size, pass, gpu);
+              const auto what = ::testing::Message() << device << ' ' << side << ' ' << routes
+                                                     << ' ' << rank << ' ' << name_of(pass);
+              EXPECT_LE(made.shared_bytes, gpu.shared_per_block) << what;
+              EXPECT_LE(made.general_shared_bytes, gpu.shared_per_block) << what;
+              EXPECT_GE(made.blocks_per_multiprocessor, 1) << what;
+            }
+}
+
 TEST(Ss2dGpuPlan, WalksImagesOfSmallPlanesWhereTheyFillTheDevice) {
   const auto planned = [](Pass pass, const auto& change) {
     Ss2dSize size = {.batch = 128,
@@ -168,7 +195,8 @@ TEST(Ss2dGpuPlan, OneRouteNeedsRoomForChunksAlone) {
     // A batch that leaves multiprocessors empty: all warps that there may be for each block.
     Ss2dSize few = one, two = one, large = one, wide = one, floats = one;
     few.batch = 1;
-    EXPECT_EQ(plan(few, pass, find_gpu("h100")).block, 32 * kGpuPackedWarps);
+    const int64_t warps = pass == Pass::kForward ? kGpuMaxWarps : kGpuPackedWarps;
+    EXPECT_EQ(plan(few, pass, find_gpu("h100")).block, 32 * warps);
     two.routes = 2;
     EXPECT_FALSE(sums_chunks(two));
     large.height = 200;

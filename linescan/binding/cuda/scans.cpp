@@ -9,12 +9,13 @@
 namespace linescan {
 namespace {
 
-// Calls run(plan, workspace, stream) for a pass of a problem.
-template <class Problem, class Run>
-void with_plan(const Problem& problem, Pass pass, const at::Tensor& on, const Run& run) {
+// Calls run(plan, workspace, stream) for a pass of a problem of that size.
+template <class Problem, class Size, class Run>
+void with_plan(const Problem& problem, const Size& size, Pass pass, const at::Tensor& on,
+               const Run& run) {
   check_gpu(problem);
   const c10::cuda::CUDAGuard guard(on.device());
-  const auto plan = linescan::plan(size_of(problem), pass, gpu_of(on));
+  const auto plan = linescan::plan(size, pass, gpu_of(on));
   const OperatorRunning running(plan);
   const at::Tensor workspace = gpu_workspace(on, plan.workspace_bytes);
   run(plan, bytes_of(workspace), current_stream(on));
@@ -27,26 +28,26 @@ class CudaScans : public GpuScans {
   }
   void backward(const SelectiveScanProblem& problem, const SelectiveScanGradients& gradients,
                 const at::Tensor& on) override {
-    run_backward(problem, gradients, on);
+    run_backward(problem, size_of(problem), gradients, on);
   }
   void forward(const Ss2dProblem& problem, const at::Tensor& on) override {
     run_forward(problem, on);
   }
   void backward(const Ss2dProblem& problem, const Ss2dGradients& gradients,
                 const at::Tensor& on) override {
-    run_backward(problem, gradients, on);
+    run_backward(problem, size_of(problem, gradients), gradients, on);
   }
 
  private:
   template <class Problem>
   static void run_forward(const Problem& problem, const at::Tensor& on) {
-    with_plan(problem, Pass::kForward, on,
+    with_plan(problem, size_of(problem), Pass::kForward, on,
               [&](const auto&... how) { linescan::forward(problem, how...); });
   }
-  template <class Problem, class Gradients>
-  static void run_backward(const Problem& problem, const Gradients& gradients,
+  template <class Problem, class Size, class Gradients>
+  static void run_backward(const Problem& problem, const Size& size, const Gradients& gradients,
                            const at::Tensor& on) {
-    with_plan(problem, Pass::kBackward, on,
+    with_plan(problem, size, Pass::kBackward, on,
               [&](const auto&... how) { linescan::backward(problem, gradients, how...); });
   }
 };

@@ -27,6 +27,20 @@ __device__ __forceinline__ void copy_async(void* shared, const void* global) {
 #endif
 }
 
+// Sixteen bytes, or nothing, without a branch.
+__device__ __forceinline__ void copy_async_if(bool yes, void* shared, const void* global) {
+#ifdef LINESCAN_CUDA_ON_CPU
+  if (yes) std::memcpy(shared, global, 16);
+#else
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.s32 p, %2, 0;\n"
+      "@p cp.async.cg.shared.global.L2::128B [%0], [%1], 16;\n}" ::"r"(
+          static_cast<unsigned>(__cvta_generic_to_shared(shared))),
+      "l"(global), "r"(static_cast<int>(yes))
+      : "memory");
+#endif
+}
+
 // kBytes (4, 8 or 16) arrive at `shared`: `valid` of them from `global`, the rest zero. Both addresses
 // are multiples of kBytes; nothing behind the valid bytes is read.
 template <int kBytes>

@@ -79,6 +79,11 @@ __device__ __forceinline__ void store_shared_if(bool yes, float2* at, float2 val
 __device__ __forceinline__ void barrier_wait(int barrier, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
+// Not before `computed` is there, a number that is at most one: the assembler moves a wait up past what does not depend on it, and
+// whoever is waited for in turn would wait for that as well.
+__device__ __forceinline__ void barrier_wait_behind(float computed, int barrier, int threads) {
+  barrier_wait(computed > 1.5f ? 0 : barrier, threads);
+}
 __device__ __forceinline__ void barrier_arrive(int barrier, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }

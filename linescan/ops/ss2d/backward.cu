@@ -238,7 +238,9 @@ __global__ void __launch_bounds__(32 * kGpuBackwardWarps)
 
 template <typename T>
 bool packs(const BackwardArguments<T>& args, const Ss2dGpuPlan& plan) {
-  if constexpr (sizeof(T) == 2) return packs_backward(args) || packs_states_backward(args, plan);
+  if constexpr (sizeof(T) == 2)
+    return (packs_backward(args) && size_of(args.gout_dtype) <= plan.gradient_bytes) ||
+           packs_states_backward(args, plan);
   return false;
 }
 

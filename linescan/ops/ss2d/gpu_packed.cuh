@@ -290,38 +290,63 @@ struct PackedFactors {
   }
 };
 
+// How a warp hears from the one before it. Barriers: with a number for each warp, of which a kernel that uses any claims sixteen,
+// and a multiprocessor has 64; loads and stores are free to move past a wait. Signals: a loop at which everything under way is
+// waited for, and as many warps as there may be. None: one warp.
+enum class ChainLink { kNone, kBarriers, kSignals };
+
 // Hands two channels' states from chunk to chunk along the warps of a block: warp `from` has the chunk
-// that comes before this warp's. Every chunk has a slot of its own, so that within a route none is
-// written twice. kSolo: one warp, the state stays in registers; a kernel that names barriers claims all
-// sixteen of them, and a multiprocessor has 64.
-template <bool kSolo>
+// that comes before this warp's. A warp has one place, which it writes again when the chain has come round to it: what it gave
+// before was then taken.
+template <ChainLink kLink>
 struct StateChain {
-  float2* slots;  // [chunks, 8], of the lane's g
-  int warp, from;
+  float2 *own, *before;  // of the lane's g
+  uint64_t *given, *awaited;
+  int warp, from, turn = 0;
 
+  // `memory`: gpu_chain_bytes().
   __device__ __forceinline__ StateChain(void* memory, int warp, int warps, bool backward)
-      : slots(keep_shared(static_cast<float2*>(memory) + threadIdx.x % 32 / 4)), warp(warp) {
+      : warp(warp) {
+    constexpr int kPlace = kGpuChannels / 2;
     from = backward ? (warp + 1 == warps ? 0 : warp + 1) : (warp == 0 ? warps : warp) - 1;
+    auto* const signals = static_cast<uint64_t*>(memory);
+    auto* const places = reinterpret_cast<float2*>(signals + warps) + threadIdx.x % 32 / 4;
+    own = keep_shared(places + warp * kPlace);
+    before = keep_shared(places + from * kPlace);
+    if constexpr (kLink == ChainLink::kSignals) {
+      given = keep_shared(signals + warp);
+      awaited = keep_shared(signals + from);
+      if (threadIdx.x % 32 == 0) begin_signal(given);
+      __syncthreads();
+    }
   }
 
-  // What chunk `giver` gave.
-  __device__ __forceinline__ float2 take(int giver) const {
-    barrier_wait(1 + from, 64);
-    return slots[giver * (kGpuChannels / 2)];
+  // What the warp before gave. `behind`: the factor that is applied to it.
+  __device__ __forceinline__ float2 take(float behind) {
+    if constexpr (kLink == ChainLink::kSignals)
+      wait_signal(awaited, turn++);
+    else
+      barrier_wait_behind(behind, 1 + from, 64);
+    return *before;
   }
-  // `state` is that of lane `source` of each g. The next give() waits, along the chain, for its taker.
-  __device__ __forceinline__ void give(int chunk, int q, int source, float2 state) const {
-    store_shared_if(q == source, slots + chunk * (kGpuChannels / 2), state);
-    barrier_arrive(1 + warp, 64);
+  // `state` is that of lane `source` of each g.
+  __device__ __forceinline__ void give(int q, int source, float2 state) const {
+    store_shared_if(q == source, own, state);
+    if constexpr (kLink == ChainLink::kSignals) {
+      __syncwarp();
+      if (threadIdx.x % 32 == 0) give_signal(given);
+    } else {
+      barrier_arrive(1 + warp, 64);
+    }
   }
 };
 template <>
-struct StateChain<true> {
+struct StateChain<ChainLink::kNone> {
   float2 carried = {0, 0};
 
   __device__ __forceinline__ StateChain(void*, int, int, bool) {}
-  __device__ __forceinline__ float2 take(int) const { return carried; }
-  __device__ __forceinline__ void give(int, int, int source, float2 state) {
+  __device__ __forceinline__ float2 take(float) const { return carried; }
+  __device__ __forceinline__ void give(int, int source, float2 state) {
     carried.x = __shfl_sync(kAllLanes, state.x, source, kGpuSegments);
     carried.y = __shfl_sync(kAllLanes, state.y, source, kGpuSegments);
   }

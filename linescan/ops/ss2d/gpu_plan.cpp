@@ -244,15 +244,22 @@ Ss2dGpuPlan plan(const Ss2dSize& size, Pass pass, const Gpu& gpu) {
   const int64_t carried = shared_carries(size, plan.shared_limit);
   plan.shared_carries = carried > 0;
   plan.packed = size.states == 1 && size_of(size.dtype) == 2;
-  // Beside the sums, for either kind of kernels.
+  // Beside the sums: the packed kernels', if one tile is the plane; the general ones'; and for either.
+  plan.gradient_bytes = pass == Pass::kBackward ? size_of(size.out_dtype) : 0;
+  const int64_t stages =
+      gpu_stage_bytes(size_of(size.dtype)) + gpu_stage_bytes(plan.gradient_bytes);
+  const auto packed_bytes = [&](int64_t warps) {
+    return plan.packed && plan.pieces == 0 ? warps * stages + gpu_chain_bytes(warps) : 0;
+  };
+  const auto general_bytes = [&](int64_t warps) { return gpu_transfer_bytes(warps) + carried; };
   const auto hand_over = [&](int64_t warps) {
     if (plan.walks_states) return beside_states(size, pass, warps, plan.shared_limit);
-    const int64_t general = gpu_transfer_bytes(warps) + carried;
-    return plan.packed ? std::max(general, gpu_chain_bytes(plan.chunks)) : general;
+    return std::max(general_bytes(warps), packed_bytes(warps));
   };
   plan.walks_states = walks_states(size, plan.shared_limit);
-  const auto beside = [&] {  // at most
-    return hand_over(plan.walks_states ? gpu_states_warps(pass) : kGpuMaxWarps);
+  const auto beside = [&] {  // at least: as many packed warps as there is room for then
+    if (plan.walks_states) return hand_over(gpu_states_warps(pass));
+    return std::max(general_bytes(kGpuMaxWarps), packed_bytes(1));
   };
   const auto places_left = [&] { return (plan.shared_limit - beside()) / kPlaceBytes; };
   int64_t places = places_left(), sums = 0;
@@ -281,11 +288,10 @@ Ss2dGpuPlan plan(const Ss2dSize& size, Pass pass, const Gpu& gpu) {
   const bool backward = pass == Pass::kBackward;
   const bool chains = plan.walks_states || (!lines && (backward ? packs(size) : plan.packed));
   const int64_t most = plan.walks_states ? gpu_states_warps(pass)
+                       : !backward       ? kGpuMaxWarps
                        : chains          ? kGpuPackedWarps
-                       : backward        ? kGpuBackwardWarps
-                       : lines           ? kGpuLineWarps
-                                         : kGpuMaxWarps;
-  const int64_t most_chains = chains && !plan.walks_states ? kGpuChains : most;
+                                         : kGpuBackwardWarps;
+  const int64_t most_chains = chains && backward && !plan.walks_states ? kGpuChains : most;
   const auto blocks_by_memory = [&](int64_t warps) { return blocks_of(sums + hand_over(warps)); };
   int64_t warps = lines ? choose_line_warps(plan, blocks_by_memory(1), most)
                         : choose_warps(plan.chunks, blocks_by_memory, most, most_chains);
@@ -297,18 +303,20 @@ Ss2dGpuPlan plan(const Ss2dSize& size, Pass pass, const Gpu& gpu) {
         choose_chunk_warps(plan.chunks, ceil_div(blocks, gpu.multiprocessors), most, most_chains);
   }
   plan.general_block = 32 * (backward ? std::min<int64_t>(warps, kGpuBackwardWarps) : warps);
-  plan.general_shared_bytes = sums + hand_over(warps);
+  plan.general_shared_bytes = sums + (plan.sums_chunks ? general_bytes(warps) : hand_over(warps));
   plan.walks_images = !backward && plan.pieces == 0 && packs(size) &&
                       blocks_of(image_bytes(size)) >= kGpuImageBlocks &&
                       3 * plan.blocks_of_images(size.batch) >= 4 * gpu.multiprocessors;
   if (plan.walks_images) warps = kGpuImageWarps;
   plan.block = 32 * warps;
-  plan.shared_bytes = plan.walks_images  ? image_bytes(size)
-                      : plan.sums_chunks ? warps * kGpuChunkSums * int64_t{sizeof(float)} +
-                                               gpu_chain_bytes(plan.chunks)
-                                         : plan.general_shared_bytes;
+  plan.shared_bytes = plan.walks_images ? image_bytes(size)
+                      : plan.sums_chunks
+                          ? warps * kGpuChunkSums * int64_t{sizeof(float)} + packed_bytes(warps)
+                          : plan.general_shared_bytes;
   plan.blocks_per_multiprocessor = std::min({blocks_of(plan.shared_bytes), most / warps,
-                                             warps > 1 && !plan.walks_images ? most_chains : most});
+                                             plan.walks_images ? kGpuImageBlocks
+                                             : warps > 1       ? most_chains
+                                                               : most});
   plan.warps_per_multiprocessor = plan.blocks_per_multiprocessor * warps;
 
   if (plan.stores_delta) {

@@ -22,17 +22,16 @@ inline constexpr int kGpuSegmentSteps = 7;  // odd: lanes then meet different ba
 inline constexpr int kGpuChunk = kGpuSegments * kGpuSegmentSteps;
 inline constexpr int kGpuLineSteps = 8;  // of a segment on planes of several tiles
 // Warps of a multiprocessor:
-inline constexpr int kGpuMaxWarps = 16;      // general, forward: 128 registers a thread
+inline constexpr int kGpuMaxWarps = 16;      // forward: 128 registers a thread
 inline constexpr int kGpuBackwardWarps = 8;  // backward, general, lines or pairs of states: 255
-inline constexpr int kGpuPackedWarps = 12;   // packed, on one tile: 168 registers
-inline constexpr int kGpuLineWarps = 16;     // packed, lines, forward
+inline constexpr int kGpuPackedWarps =
+    12;  // packed, on one tile, backward or several states: 168 registers
 // Where a lane walks an image (packed_images_forward.cu): blocks of a multiprocessor, warps of a block, and how far apart the images
 // of a warp are. With two, and an odd number of pixels, records of neighbouring images and steps are in different banks of the cache.
 inline constexpr int kGpuImageBlocks = 3;
 inline constexpr int kGpuImageWarps = 4;
 inline constexpr int kGpuImageDistance = 2;
-// Blocks of several warps of a multiprocessor, of the packed kernels on one tile: each of their warps has a barrier
-// of its own, and a block that names barriers claims 16 of 64.
+// Blocks of several warps of a multiprocessor, of the packed backward kernel on one tile, see ChainLink in gpu_packed.cuh.
 inline constexpr int kGpuChains = 4;
 static_assert(kGpuPackedWarps <= 15);
 // Eights of numbers that a record of the packed kernels has at most; and numbers up to which the backward pass
@@ -75,6 +74,8 @@ struct Ss2dGpuPlan {
   // Packed, one route, one tile, several warps a block: a sum is complete with its chunk, and a block has room for its warps'
   // chunks instead of all places of the tile.
   bool sums_chunks = false;
+  // Backward, of a number of the result's gradient: the packed kernels of one state take none that are wider.
+  int64_t gradient_bytes = 0;
   bool shared_carries = true;  // states from round to round in shared memory, else in the workspace
   bool kept = false;           // the problem has room for states, of tiles like these
   bool stores_delta =
@@ -134,9 +135,15 @@ constexpr int64_t gpu_states_bytes(int64_t routes, int64_t states, int64_t warps
   return routes * states * of_state +
          warps * states * (place + (pass == Pass::kBackward ? of_state : 0));
 }
-// The packed kernels': a state for each chunk, see StateChain in gpu_packed.cuh.
-constexpr int64_t gpu_chain_bytes(int64_t chunks) {
-  return kGpuChannels * chunks * static_cast<int64_t>(sizeof(float));
+// The packed kernels': a state and a signal for each warp, see StateChain there.
+constexpr int64_t gpu_chain_bytes(int64_t warps) {
+  return warps * (kGpuChannels * static_cast<int64_t>(sizeof(float)) +
+                  static_cast<int64_t>(sizeof(uint64_t)));
+}
+// And on one tile, for each warp, the next chunk of x and, backward, of the result's gradient: of each so much
+// (gpu_plane_stage.cuh).
+constexpr int64_t gpu_stage_bytes(int64_t element_bytes) {
+  return kGpuChunk * kGpuChannels * element_bytes;
 }
 
 inline constexpr int kGpuChunkSums =

@@ -18,6 +18,7 @@
 
 #include "linescan/ops/device_code/segments.cuh"
 #include "linescan/ops/ss2d/gpu_packed_gradients.cuh"
+#include "linescan/ops/ss2d/gpu_plane_stage.cuh"
 #include "linescan/ops/ss2d/gpu_states.cuh"
 
 namespace linescan {
@@ -25,7 +26,7 @@ namespace {
 
 template <typename T, typename G, int kHalves, bool kWhole, PackedBlock kBlock>
 __global__ void __launch_bounds__(32 * kGpuPackedWarps)
-    packed_backward_kernel(BackwardArguments<T> args) {
+    packed_backward_kernel(BackwardArguments<T> args, bool by_sixteen) {
   constexpr bool kSolo = kBlock == PackedBlock::kWarp, kOfChunks = kBlock == PackedBlock::kChunks;
   const BlockPlace place(args);
   int warps = blockDim.x / 32, warp = threadIdx.x / 32;
@@ -33,7 +34,14 @@ __global__ void __launch_bounds__(32 * kGpuPackedWarps)
   keep(warp);
   const int g = threadIdx.x % 32 / 4, q = threadIdx.x % 4;
   float* sums = keep_shared(reinterpret_cast<float*>(shared_memory()));
-  StateChain<kSolo> chain(behind_sums(sums, place, kOfChunks), warp, warps, true);
+  using XStage = PlaneStage<T, kWhole>;
+  using GyStage = PlaneStage<G, kWhole>;
+  constexpr int kStage = XStage::kBytes + GyStage::kBytes;
+  auto* const stages = reinterpret_cast<unsigned char*>(behind_sums(sums, place, kOfChunks));
+  XStage x_stage(stages + warp * kStage, args.channels, place, by_sixteen);
+  GyStage gy_stage(stages + warp * kStage + XStage::kBytes, args.channels, place, by_sixteen);
+  StateChain<kSolo ? ChainLink::kNone : ChainLink::kBarriers> chain(stages + warps * kStage, warp,
+                                                                    warps, true);
   const int first_channel = lane_channel(args, place);
   const int channel[2] = {first_channel, first_channel + 1};
   const bool inside = place.group * kGpuChannels + 2 * g < args.channels;
@@ -44,10 +52,8 @@ __global__ void __launch_bounds__(32 * kGpuPackedWarps)
   const int routes = kOfChunks ? 1 : args.routes;
   for (int k = 0; k < routes; ++k) {
     const ChunkRoute route(args, place, args.codes[k]);
-    const PlaneWalk<const T> x_walk(args.x.data + place.image * args.x.batch + first_channel,
-                                    args.x.pixel, route);
-    const PlaneWalk<const G> gout_walk(gout.data + place.image * gout.batch + first_channel,
-                                       gout.pixel, route);
+    x_stage.start_route(args.x, place, route);
+    gy_stage.start_route(gout, place, route);
     const RecordWalk<T, kHalves, kWhole> record_walk(args, place, route, k);
     const SumWalk sum_walk(sums, place, route, kOfChunks);
     const PackedWeights<T, kHalves> weights(args, place, k);
@@ -66,41 +72,44 @@ __global__ void __launch_bounds__(32 * kGpuPackedWarps)
     const float2* starts = StateTable(args).at(k, 0, 0, g);
 
     RecordColumns<T, kHalves> records;
-    Two<T> next_x[kGpuSegmentSteps];
-    Two<G> next_gy[kGpuSegmentSteps];
     float2 next_start;
     // Segments of a chunk are neighbours: the lane's own, and that of the records which it multiplies.
     const auto own_at = [&](int chunk) { return SegmentCursor(route, chunk * kGpuSegments + q); };
-    const auto load = [&](int chunk) {  // all but the records
-      const SegmentCursor own = own_at(chunk);
-      load_steps<kWhole>(next_x, x_walk, route, own);
-      load_steps<kWhole>(next_gy, gout_walk, route, own);
+    SegmentCursor next;
+    const auto load = [&](int chunk, bool wanted) {  // all but the records
+      next = own_at(chunk);
+      x_stage.fetch(route, next, wanted);
+      gy_stage.fetch(route, next, wanted);
+      commit_copies();
       next_start = starts[chunk * (kGpuChannels / 2)];
     };
     const auto load_records = [&](int chunk) {
       record_walk.load(records, route, SegmentCursor(route, chunk * kGpuSegments + g / 2));
     };
     load_records(last_chunk);
-    load(last_chunk);
+    load(last_chunk, warp < chunks);
     bool behind = k > 0;  // whether other warps may still add to the sums of the route before
     for (int chunk = last_chunk; warp < chunks && chunk >= 0; chunk -= warps) {
-      const SegmentCursor here = own_at(chunk);
+      const SegmentCursor here = next;
       const int valid = here.template valid<kWhole>(route);
       BackwardSegment<T, G> s;
       float delta[2 * kGpuProducts][2];
       weights.multiply(records, delta);
       factors.multiply(records, s.B, s.C);
       gradients.start_chunk(records);
+      wait_copies<0>();
+      __syncwarp();
+      x_stage.read(s.x);
+      gy_stage.read(s.gy);
+      __syncwarp();
       // Steps of size and gradient zero are none: behind the end of a line, and of the route.
 #pragma unroll
-      for (int t = 0; t < kGpuSegmentSteps; ++t) {
-        s.x[t] = next_x[t];
-        s.gy[t] = t < valid ? next_gy[t] : Two<G>{};
-      }
+      for (int t = 0; t < kGpuSegmentSteps; ++t)
+        if (t >= valid) s.gy[t] = Two<G>{};
       const float2 start = next_start;
-      // The next chunk's numbers are fetched meanwhile; after the last one, its own again, if there are others to
-      // hurry for: a branch here delays what is handed on.
-      if (!kSolo || chunk >= warps) load(chunk >= warps ? chunk - warps : chunk);
+      // The next chunk's numbers are fetched meanwhile. If there are others to hurry for, without a branch, which would delay
+      // what is handed on.
+      if (!kSolo || chunk >= warps) load(max(chunk - warps, 0), chunk >= warps);
       const SegmentSums<kWhole> own_sums(sum_walk, route, here, valid);
       if (k == 0) {
 #pragma unroll
@@ -148,9 +157,9 @@ __global__ void __launch_bounds__(32 * kGpuPackedWarps)
         __syncthreads();
         behind = false;
       }
-      const float2 returned = chunk + 1 < chunks ? chain.take(chunk + 1) : make_float2(0, 0);
+      const float2 returned = chunk + 1 < chunks ? chain.take(all[1].factor) : make_float2(0, 0);
       const float2 left = make_float2(all[0](returned.x), all[1](returned.y));
-      if (chunk > 0) chain.give(chunk, q, 0, left);
+      if (chunk > 0) chain.give(q, 0, left);
       float c[2] = {from_lane_before<kGpuSegments, true>(left.x, q, returned.x),
                     from_lane_before<kGpuSegments, true>(left.y, q, returned.y)};
       if (ends) c[0] = c[1] = 0;
@@ -173,10 +182,12 @@ void launch_halves(const BackwardArguments<T>& args, int halves, const Ss2dGpuPl
                    int64_t images, GpuStream stream) {
   const LaunchShape shape = {plan.blocks_an_image() * images, static_cast<int>(plan.block),
                              plan.shared_bytes};
+  const bool sixteen = by_sixteen(args.x, sizeof(T), args.channels) &&
+                       by_sixteen(args.gout, sizeof(G), args.channels);
   dispatch_halves(halves, [&]<int kHalves>() {
     dispatch_block<kHalves>(plan, [&]<PackedBlock kBlock>() {
       launch("ss2d packed_backward", packed_backward_kernel<T, G, kHalves, kWhole, kBlock>, shape,
-             stream, args);
+             stream, args, sixteen);
     });
   });
 }

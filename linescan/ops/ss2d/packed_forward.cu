@@ -6,7 +6,7 @@
 //
 // Steps are counted in units of ln 2, so that the exponential needs no other factor; states and sums
 // are then 1 / ln 2 times their size. The first route starts the sums in shared memory, the last one takes them to global memory. A block's
-// warps take the chunks of a route in turn and hand the state on from one to the next.
+// warps take the chunks of a route in turn, have x of the next one brought meanwhile, and hand the state on from one to the next.
 //
 // Source:    docs/decisions/0011-ss2d-on-gpus.md.
 // Numerics:  state and sums in float; delta's products are exact; dt2 has an absolute error of 1e-7.
@@ -14,6 +14,7 @@
 
 #include "linescan/ops/device_code/segments.cuh"
 #include "linescan/ops/ss2d/gpu_packed_results.cuh"
+#include "linescan/ops/ss2d/gpu_plane_stage.cuh"
 #include "linescan/ops/ss2d/gpu_states.cuh"
 #include "linescan/ops/ss2d/gpu_sums.cuh"
 
@@ -21,16 +22,20 @@ namespace linescan {
 namespace {
 
 template <typename T, int kHalves, bool kWhole, PackedBlock kBlock>
-__global__ void __launch_bounds__(32 * kGpuPackedWarps)
-    packed_forward_kernel(ForwardArguments<T> args) {
-  constexpr bool kSolo = kBlock == PackedBlock::kWarp, kOfChunks = kBlock == PackedBlock::kChunks;
+__global__ void __launch_bounds__(32 * kGpuMaxWarps)
+    packed_forward_kernel(ForwardArguments<T> args, bool by_sixteen) {
+  constexpr bool kOfChunks = kBlock == PackedBlock::kChunks;
+  constexpr ChainLink kLink = kBlock == PackedBlock::kWarp ? ChainLink::kNone : ChainLink::kSignals;
   const BlockPlace place(args);
   int warps = blockDim.x / 32, warp = threadIdx.x / 32;
   keep(warps);
   keep(warp);
   const int g = threadIdx.x % 32 / 4, q = threadIdx.x % 4;
   float* sums = keep_shared(reinterpret_cast<float*>(shared_memory()));
-  StateChain<kSolo> chain(behind_sums(sums, place, kOfChunks), warp, warps, false);
+  using Stage = PlaneStage<T, kWhole>;
+  auto* const stages = reinterpret_cast<unsigned char*>(behind_sums(sums, place, kOfChunks));
+  Stage stage(stages + warp * Stage::kBytes, args.channels, place, by_sixteen);
+  StateChain<kLink> chain(stages + warps * Stage::kBytes, warp, warps, false);
   const int first_channel = lane_channel(args, place);
   const int channel[2] = {first_channel, first_channel + 1};
   const bool wanted =
@@ -40,8 +45,9 @@ __global__ void __launch_bounds__(32 * kGpuPackedWarps)
   const int routes = kOfChunks ? 1 : args.routes;
   for (int k = 0; k < routes; ++k) {
     const ChunkRoute route(args, place, args.codes[k]);
-    const PlaneWalk<const T> x_walk(args.x.data + place.image * args.x.batch + first_channel,
-                                    args.x.pixel, route);
+    int chunks = route.chunks();
+    keep(chunks);
+    stage.start_route(args.x, place, route);
     const RecordWalk<T, kHalves, kWhole> record_walk(args, place, route, k);
     const SumWalk sum_walk(sums, place, route, kOfChunks);
     const ResultWalk<T> result_walk(args, place, route);
@@ -59,17 +65,25 @@ __global__ void __launch_bounds__(32 * kGpuPackedWarps)
     const auto column_at = [&](int chunk) {
       return SegmentCursor(route, chunk * kGpuSegments + g / 2);
     };
+    SegmentCursor next = own_at(warp);
+    stage.fetch(route, next, warp < chunks);
+    commit_copies();
 
     constexpr bool kAhead = kHalves <= 4;  // else the records of two chunks fill the registers
     RecordColumns<T, kHalves> records;
-    Two<T> x[kGpuSegmentSteps];
     if (kAhead) record_walk.load(records, route, column_at(warp));
-    load_steps<kWhole>(x, x_walk, route, own_at(warp));
-    const int chunks = route.chunks();
     bool behind = k > 0;  // whether other warps may still add to the sums of the route before
     for (int chunk = warp; chunk < chunks; chunk += warps) {
-      const SegmentCursor here = own_at(chunk);
+      const SegmentCursor here = next;
       const int valid = here.template valid<kWhole>(route);
+      Two<T> x[kGpuSegmentSteps];
+      wait_copies<0>();
+      __syncwarp();
+      stage.read(x);
+      __syncwarp();
+      next = own_at(chunk + warps);
+      stage.fetch(route, next, chunk + warps < chunks);
+      commit_copies();
       float dt[2 * kGpuProducts][2], B[2 * kGpuProducts], C[2 * kGpuProducts];
       if (!kAhead) record_walk.load(records, route, column_at(chunk));
       weights.multiply(records, dt);
@@ -99,7 +113,6 @@ __global__ void __launch_bounds__(32 * kGpuPackedWarps)
           a[t][i] = exp2_approx(dt[t][i] * rate[i]);
           b[t][i] = dt[t][i] * x[t][i] * B[t];
         }
-      load_steps<kWhole>(x, x_walk, route, own_at(chunk + warps));
 
       // A line that starts anew passes on nothing from before.
       const bool anew = !kWhole && route.restart && here.part == 0 && valid > 0;
@@ -119,10 +132,10 @@ __global__ void __launch_bounds__(32 * kGpuPackedWarps)
         __syncthreads();
         behind = false;
       }
-      const float2 entered = chunk > 0 ? chain.take(chunk - 1) : make_float2(0, 0);
+      const float2 entered = chunk > 0 ? chain.take(all[1].factor) : make_float2(0, 0);
       // The chunk's own transfer is that of the last segment and all before.
       if (chunk + 1 < chunks)
-        chain.give(chunk, q, kGpuSegments - 1, make_float2(all[0](entered.x), all[1](entered.y)));
+        chain.give(q, kGpuSegments - 1, make_float2(all[0](entered.x), all[1](entered.y)));
       if (starts && q == 0)
         starts[chunk * (kGpuChannels / 2)] = make_float2(kLn2 * entered.x, kLn2 * entered.y);
       // C h is added to the sums; the last route's sums go to `out` instead.
@@ -149,10 +162,11 @@ void launch_halves(const ForwardArguments<T>& args, int halves, const Ss2dGpuPla
                    int64_t images, GpuStream stream) {
   const LaunchShape shape = {plan.blocks_an_image() * images, static_cast<int>(plan.block),
                              plan.shared_bytes};
+  const bool sixteen = by_sixteen(args.x, sizeof(T), args.channels);
   dispatch_halves(halves, [&]<int kHalves>() {
     dispatch_block<kHalves>(plan, [&]<PackedBlock kBlock>() {
       launch("ss2d packed_forward", packed_forward_kernel<T, kHalves, kWhole, kBlock>, shape,
-             stream, args);
+             stream, args, sixteen);
     });
   });
 }

@@ -13,7 +13,7 @@ namespace linescan {
 namespace {
 
 template <typename T, int kHalves>
-__global__ void __launch_bounds__(32 * kGpuLineWarps)
+__global__ void __launch_bounds__(32 * kGpuMaxWarps)
     packed_lines_forward_kernel(ForwardArguments<T> args) {
   const BlockPlace place(args);
   const int warps = blockDim.x / 32, warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4;

@@ -38,6 +38,12 @@ Ss2dSize size_of(const Ss2dProblem& p) {
   return size;
 }
 
+Ss2dSize size_of(const Ss2dProblem& problem, const Ss2dGradients& gradients) {
+  Ss2dSize size = size_of(problem);
+  size.out_dtype = gradients.out.dtype;
+  return size;
+}
+
 int64_t pixel_stride(const TensorView& planes) {
   // A plane of one column has its pixels where its rows are.
   return planes.strides[planes.shape[3] > 1 ? 3 : 2];

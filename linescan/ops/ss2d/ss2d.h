@@ -44,6 +44,8 @@ struct Ss2dGradients {
 };
 
 Ss2dSize size_of(const Ss2dProblem& problem);
+// Of a backward pass: the result's type is that of its gradient.
+Ss2dSize size_of(const Ss2dProblem& problem, const Ss2dGradients& gradients);
 
 // Elements between neighbouring pixels of planes [batch, channels, height, width] that check() has accepted.
 int64_t pixel_stride(const TensorView& planes);

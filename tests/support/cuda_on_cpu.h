@@ -156,6 +156,7 @@ inline void store_shared_if(bool yes, float2* at, float2 value) {
 inline void barrier_wait(int barrier, int threads) {
   on_cpu::named_barrier(barrier, threads, true);
 }
+inline void barrier_wait_behind(float, int barrier, int threads) { barrier_wait(barrier, threads); }
 inline void barrier_arrive(int barrier, int threads) {
   on_cpu::named_barrier(barrier, threads, false);
 }

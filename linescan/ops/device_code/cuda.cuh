@@ -79,10 +79,10 @@ __device__ __forceinline__ void store_shared_if(bool yes, float2* at, float2 val
 __device__ __forceinline__ void barrier_wait(int barrier, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
-// Not before `computed` is there, a number that is at most one: the assembler moves a wait up past what does not depend on it, and
-// whoever is waited for in turn would wait for that as well.
+// Not before `computed` is there: the assembler moves a wait up past what does not depend on it, and whoever is waited for in turn
+// would wait for that as well. No arithmetic makes the NaN that it is compared with.
 __device__ __forceinline__ void barrier_wait_behind(float computed, int barrier, int threads) {
-  barrier_wait(computed > 1.5f ? 0 : barrier, threads);
+  barrier_wait(__float_as_int(computed) == 0x7FC0DEAD ? 0 : barrier, threads);
 }
 __device__ __forceinline__ void barrier_arrive(int barrier, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");

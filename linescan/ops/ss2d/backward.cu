@@ -239,7 +239,8 @@ __global__ void __launch_bounds__(32 * kGpuBackwardWarps)
 template <typename T>
 bool packs(const BackwardArguments<T>& args, const Ss2dGpuPlan& plan) {
   if constexpr (sizeof(T) == 2)
-    return (packs_backward(args) && size_of(args.gout_dtype) <= plan.gradient_bytes) ||
+    return (packs_backward(args) &&
+            (args.pieces > 0 || size_of(args.gout_dtype) <= plan.gradient_bytes)) ||
            packs_states_backward(args, plan);
   return false;
 }

@@ -27,9 +27,10 @@ constexpr int64_t kDeltaWorkspaceGoal = int64_t{128} << 20;
 // Of the largest devices: shared memory of a block, and places of planes that are one tile there. Rows or columns
 // of the tiles of larger ones: several blocks a multiprocessor, and lines for all lanes of eight warps.
 constexpr int64_t kMostShared = 227 * 1024;
-constexpr int64_t kLargestPlane = 3560;
+constexpr int64_t kLargestPlane = 3430;
 constexpr int64_t kTileSide = 32;
 constexpr int64_t kFewestPlaces = 4;  // of a tile that is worth a block
+constexpr int64_t kFewestWarps = 4;   // of the packed kernels on a plane that is worth one tile
 
 int64_t chunk_count(int64_t height, int64_t width, int64_t steps) {
   const int64_t segments =
@@ -257,9 +258,9 @@ Ss2dGpuPlan plan(const Ss2dSize& size, Pass pass, const Gpu& gpu) {
     return std::max(general_bytes(warps), packed_bytes(warps));
   };
   plan.walks_states = walks_states(size, plan.shared_limit);
-  const auto beside = [&] {  // at least: as many packed warps as there is room for then
+  const auto beside = [&] {  // at least
     if (plan.walks_states) return hand_over(gpu_states_warps(pass));
-    return std::max(general_bytes(kGpuMaxWarps), packed_bytes(1));
+    return std::max(general_bytes(kGpuMaxWarps), packed_bytes(kFewestWarps));
   };
   const auto places_left = [&] { return (plan.shared_limit - beside()) / kPlaceBytes; };
   int64_t places = places_left(), sums = 0;

@@ -135,7 +135,7 @@ constexpr int64_t gpu_states_bytes(int64_t routes, int64_t states, int64_t warps
   return routes * states * of_state +
          warps * states * (place + (pass == Pass::kBackward ? of_state : 0));
 }
-// The packed kernels': a state and a signal for each warp, see StateChain there.
+// The packed kernels': a state and a signal for each warp, see StateChain in gpu_packed.cuh.
 constexpr int64_t gpu_chain_bytes(int64_t warps) {
   return warps * (kGpuChannels * static_cast<int64_t>(sizeof(float)) +
                   static_cast<int64_t>(sizeof(uint64_t)));

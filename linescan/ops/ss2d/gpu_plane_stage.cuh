@@ -1,7 +1,7 @@
 // Where a warp of the packed kernels has the block's channels of a plane tensor brought for its next chunk while it works on
 // this one: rows of sixteen numbers in shared memory, one for each step.
 //
-// So every number passes through the first-level cache once, sixteen bytes at a time, and needs no register on its way. Read
+// So every number passes through the first-level cache once, mostly sixteen bytes at a time, and needs no register on its way. Read
 // from memory into the lanes that use them, words of four bytes kept that cache busy for two thirds of the time (0057).
 #pragma once
 

@@ -260,7 +260,7 @@ Ss2dGpuPlan plan(const Ss2dSize& size, Pass pass, const Gpu& gpu) {
   plan.walks_states = walks_states(size, plan.shared_limit);
   const auto beside = [&] {  // at least
     if (plan.walks_states) return hand_over(gpu_states_warps(pass));
-    return std::max(general_bytes(kGpuMaxWarps), packed_bytes(kFewestWarps));
+    return std::max(general_bytes(kGpuMaxWarps), packed_bytes(std::min(kFewestWarps, plan.chunks)));
   };
   const auto places_left = [&] { return (plan.shared_limit - beside()) / kPlaceBytes; };
   int64_t places = places_left(), sums = 0;

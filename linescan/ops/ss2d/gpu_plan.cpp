@@ -245,8 +245,8 @@ Ss2dGpuPlan plan(const Ss2dSize& size, Pass pass, const Gpu& gpu) {
   const int64_t carried = shared_carries(size, plan.shared_limit);
   plan.shared_carries = carried > 0;
   plan.packed = size.states == 1 && size_of(size.dtype) == 2;
-  // Beside the sums: the packed kernels', if one tile is the plane; the general ones'; and for either.
   plan.gradient_bytes = pass == Pass::kBackward ? size_of(size.out_dtype) : 0;
+  // Beside the sums: the packed kernels', if one tile is the plane; the general ones'; and for either.
   const int64_t stages =
       gpu_stage_bytes(size_of(size.dtype)) + gpu_stage_bytes(plan.gradient_bytes);
   const auto packed_bytes = [&](int64_t warps) {

@@ -24,8 +24,7 @@ inline constexpr int kGpuLineSteps = 8;  // of a segment on planes of several ti
 // Warps of a multiprocessor:
 inline constexpr int kGpuMaxWarps = 16;      // forward: 128 registers a thread
 inline constexpr int kGpuBackwardWarps = 8;  // backward, general, lines or pairs of states: 255
-inline constexpr int kGpuPackedWarps =
-    12;  // packed, on one tile, backward or several states: 168 registers
+inline constexpr int kGpuPackedWarps = 12;   // packed, one tile, backward or of states: 168
 // Where a lane walks an image (packed_images_forward.cu): blocks of a multiprocessor, warps of a block, and how far apart the images
 // of a warp are. With two, and an odd number of pixels, records of neighbouring images and steps are in different banks of the cache.
 inline constexpr int kGpuImageBlocks = 3;

@@ -194,6 +194,17 @@ std::vector<Case> types_and_layouts() {
                        .rank = 6,
                        .dtype = DType::kBFloat16,
                        .out_dtype = out});
+  // One of x and the result's gradient by sixteen bytes, the other not.
+  for (const bool of_x : {false, true})
+    for (const DType out : {DType::kFloat32, DType::kBFloat16})
+      cases.push_back({.channels = 24,
+                       .height = 14,
+                       .width = 28,
+                       .rank = 6,
+                       .dtype = DType::kBFloat16,
+                       .out_dtype = out,
+                       .misalign = of_x ? 2 : 0,
+                       .misaligned_gradient = of_x ? 0 : 2});
   for (const DType dtype : {DType::kBFloat16, DType::kFloat16})
     cases.push_back({.channels = 20, .rank = 6, .dtype = dtype, .float_weight = true});
   // The general kernels under the plan of the packed ones, which has more warps a block.

@@ -19,7 +19,7 @@ Ss2dSample::Ss2dSample(const Ss2dCase& c) : routes(c.routes) {
   A_log = draw({K * c.channels, c.states}, parameter, -1, 1);
   D = draw({K * c.channels}, parameter, -1, 1);
   out = SampleTensor(plane, c.out_dtype, c.layout, c.misalign);
-  gout = draw(plane, c.out_dtype, -1, 1, c.layout);
+  gout = draw(plane, c.out_dtype, -1, 1, c.layout, c.misaligned_gradient);
   gx = SampleTensor(plane, c.dtype, c.layout);
   const auto like = [](const SampleTensor& t) {
     return SampleTensor(t.view().shape, t.view().dtype);

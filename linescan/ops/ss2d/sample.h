@@ -17,7 +17,8 @@ struct Ss2dCase {
   Layout layout = Layout::kChannelsLast;
   DType out_dtype = DType::kFloat32;
   bool float_weight = false;
-  int misalign = 0;
+  int misalign = 0;             // numbers that x and the result lie behind an aligned address
+  int misaligned_gradient = 0;  // the same of the result's gradient
 
   friend std::ostream& operator<<(std::ostream& out, const Ss2dCase& c) {
     out << c.batch << 'x' << c.channels << 'x' << c.height << 'x' << c.width << " states "

@@ -156,7 +156,7 @@ std::vector<Case> types_and_layouts() {
                          .layout = layout,
                          .out_dtype = misalign ? dtype : DType::kFloat32,
                          .misalign = misalign});
-  for (const int64_t rank : {6, 12, 15, 24, 30, 34, 48, 64, 70})
+  for (const int64_t rank : {6, 12, 15, 24, 30, 34, 40, 46, 48, 56, 62, 64, 70})
     for (const DType dtype : {DType::kBFloat16, DType::kFloat16})
       cases.push_back({.batch = 1,
                        .channels = 20,
@@ -326,6 +326,14 @@ std::vector<Case> several_states() {
                        .rank = rank,
                        .dtype = dtype,
                        .out_dtype = dtype});
+    cases.push_back({.batch = 1,
+                     .channels = 4,
+                     .height = 11,
+                     .width = 12,
+                     .states = 2,
+                     .rank = 34,
+                     .dtype = dtype,
+                     .out_dtype = dtype});
   }
   for (const std::vector<int64_t>& routes :
        {std::vector<int64_t>{0}, {1}, {0, 0, 6, 6}, {9, 3, 13, 2, 4, 5}, {0, 5, 10, 15}})

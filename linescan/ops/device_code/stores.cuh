@@ -1,4 +1,5 @@
-// Stores to global memory under a condition, without a branch: everything under way is waited for at one.
+// Stores to global memory, and loads from there, under a condition, without a branch: everything under way is waited for at one, and
+// many of them take long to compile (0058).
 #pragma once
 
 #include "linescan/ops/device_code/numbers.cuh"
@@ -38,6 +39,24 @@ __device__ __forceinline__ void store_if(bool yes, T* at, T value) {
         "l"(address), "r"(bits[0]), "r"(bits[1])
         : "memory");
   }
+#endif
+}
+
+// *at where `yes`, else zero.
+__device__ __forceinline__ float load_if(bool yes, const float* at) {
+#ifdef LINESCAN_CUDA_ON_CPU
+  return yes ? *at : 0.0f;
+#else
+  const auto address = __cvta_generic_to_global(at);
+  const int wanted = yes;
+  float value;
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.s32 p, %1, 0;\nmov.f32 %0, 0f00000000;\n@p ld.global.f32 %0, "
+      "[%2];\n}"
+      : "=f"(value)
+      : "r"(wanted), "l"(address)
+      : "memory");
+  return value;
 #endif
 }
 

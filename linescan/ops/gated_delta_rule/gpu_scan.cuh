@@ -2,6 +2,7 @@
 // stands in shared memory, and the products of a warp's 16 columns. See chunk_scan.cu.
 #pragma once
 
+#include "linescan/ops/device_code/stores.cuh"
 #include "linescan/ops/device_code/tile_product.cuh"
 #include "linescan/ops/gated_delta_rule/gpu_kernels.h"
 #include "linescan/ops/gated_delta_rule/gpu_record.cuh"
@@ -269,21 +270,7 @@ __device__ __forceinline__ void add_key_parts(Sums<kTiles>& sums, float* exchang
 
 // ---- Between registers and memory ----------------------------------------------------------------
 
-// Calls visit(number, value, key) for the numbers of S^T that lie within V and K.
-template <int kTiles, class State, class Visit>
-__device__ __forceinline__ void for_each_of_state(State& state, int value, int key, int V, int K,
-                                                  const Visit& visit) {
-  const int g = threadIdx.x % 32 / 4, q = threadIdx.x % 4;
-#pragma unroll
-  for (int i = 0; i < kTiles; ++i)
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      const int v = value + g + 8 * (j >> 1), k = key + 8 * i + 2 * q + (j & 1);
-      if (v < V && k < K) visit(state.tiles[i][j], v, k);
-    }
-}
-
-// Calls visit(number, where it stands) for the numbers of S^T that lie within V and K, in a matrix of the caller's.
+// Calls visit(number, where it stands, whether it lies within V and K) for the numbers of S^T, in a matrix of the caller's.
 template <int kTiles, class State, typename Float, class Visit>
 __device__ __forceinline__ void for_each_in_memory(State& state, Float* base,
                                                    const DeltaStates& strides, int value, int key,
@@ -291,13 +278,12 @@ __device__ __forceinline__ void for_each_in_memory(State& state, Float* base,
   const int g = threadIdx.x % 32 / 4, q = threadIdx.x % 4;
   Float* at = base + (key + 2 * q) * strides.key + (value + g) * strides.value;
   const int64_t next_key = strides.key, next_value = 8 * strides.value, next_tile = 8 * strides.key;
-  const bool whole = value + 16 <= V && key + 8 * kTiles <= K;
 #pragma unroll
   for (int i = 0; i < kTiles; ++i, at += next_tile)
 #pragma unroll
     for (int j = 0; j < 4; ++j)
-      if (whole || (value + g + 8 * (j >> 1) < V && key + 8 * i + 2 * q + (j & 1) < K))
-        visit(state.tiles[i][j], at + (j & 1) * next_key + (j >> 1) * next_value);
+      visit(state.tiles[i][j], at + (j & 1) * next_key + (j >> 1) * next_value,
+            value + g + 8 * (j >> 1) < V && key + 8 * i + 2 * q + (j & 1) < K);
 }
 
 // A state of the caller's, zero if there is none.
@@ -307,8 +293,9 @@ __device__ __forceinline__ void load_state(Sums<kTiles>& state, const DeltaState
                                            int K) {
   state.clear();
   if (!from.data) return;
-  for_each_in_memory<kTiles>(state, from.of(sequence, head), from, value, key, V, K,
-                             [](float& x, const float* at) { x = *at; });
+  for_each_in_memory<kTiles>(
+      state, from.of(sequence, head), from, value, key, V, K,
+      [](float& x, const float* at, bool inside) { x = load_if(inside, at); });
 }
 template <int kTiles>
 __device__ __forceinline__ void store_state(const Sums<kTiles>& state, const DeltaStates& to,
@@ -316,7 +303,9 @@ __device__ __forceinline__ void store_state(const Sums<kTiles>& state, const Del
                                             int K) {
   if (!to.data) return;
   for_each_in_memory<kTiles>(state, to.of(sequence, head), to, value, key, V, K,
-                             [](float x, float* at) { *at = x; });
+                             [](float x, float* at, bool inside) {
+                               if (inside) *at = x;
+                             });
 }
 // What an item's walk starts with: `outer` where the sequence starts, else as the segments are; `segment` has the boundary
 // in front of it.
@@ -326,9 +315,12 @@ __device__ __forceinline__ void load_start(Sums<kTiles>& state, const DeltaSegme
                                            bool at_the_edge, int64_t segment, int value, int key,
                                            int K) {
   if (at.units) {
+    const int g = threadIdx.x % 32 / 4;
     state.clear();
-    for_each_of_state<kTiles>(state, value, key, at.columns, at.columns,
-                              [](float& x, int v, int k) { x = v == k ? 1.f : 0.f; });
+    state = state.mapped([&](float, int row, int k) {
+      const int v = value + g + 8 * row;
+      return v < at.columns && v == key + k ? 1.f : 0.f;
+    });
     return;
   }
   const bool from_zero = !at_the_edge && segments.are == DeltaSegmentsAre::kAlone;
@@ -344,16 +336,16 @@ __device__ __forceinline__ void store_end(const Sums<kTiles>& state, const Delta
                                           const Item& at, const DeltaStates& outer,
                                           bool at_the_edge, int64_t segment, int value, int key,
                                           int K) {
-  if (at.units) {
-    store_state(state, segments.transition(at.segment), at.sequence, at.head, value, key,
-                at.columns, at.columns);
-    store_state(state, segments.turned_transition(at.segment), at.sequence, at.head, value, key,
-                at.columns, at.columns);
-    return;
-  }
-  if (!at_the_edge && segments.are == DeltaSegmentsAre::kSideBySide) return;
-  store_state(state, at_the_edge ? outer : segments.boundary(segment), at.sequence, at.head, value,
-              key, at.columns, K);
+  if (!at.units && !at_the_edge && segments.are == DeltaSegmentsAre::kSideBySide) return;
+  const int places = at.units ? 2 : 1;
+#pragma unroll 1
+  for (int i = 0; i < places; ++i)
+    store_state(
+        state,
+        at.units ? i == 0 ? segments.transition(at.segment) : segments.turned_transition(at.segment)
+        : at_the_edge ? outer
+                      : segments.boundary(segment),
+        at.sequence, at.head, value, key, at.columns, at.units ? at.columns : K);
 }
 // A state of the workspace, [values, keys].
 template <typename T, int kTiles>
@@ -382,23 +374,27 @@ __device__ __forceinline__ void store_tokens(T* rows, int64_t step, int tokens,
     T* at = rows + g * step + value + 2 * q;
     const int64_t next = 8 * step;
     const bool whole = pairs && tokens >= 8 * kTiles && value + 16 <= values;
+    const auto word = [&](int i, int half) {
+      return transpose_8x8(
+          pair_from_floats<T>(sums.tiles[i][2 * half], sums.tiles[i][2 * half + 1]));
+    };
+    if (whole) {
 #pragma unroll
-    for (int i = 0; i < kTiles; ++i, at += next) {
-      uint32_t words[2];
+      for (int i = 0; i < kTiles; ++i, at += next)
 #pragma unroll
-      for (int half = 0; half < 2; ++half)
-        words[half] = transpose_8x8(
-            pair_from_floats<T>(sums.tiles[i][2 * half], sums.tiles[i][2 * half + 1]));
-      if (whole) {
-        *reinterpret_cast<uint32_t*>(at) = words[0];
-        *reinterpret_cast<uint32_t*>(at + 8) = words[1];
-        continue;
-      }
-      if (8 * i + g >= tokens) continue;
-      for (int half = 0; half < 2; ++half)
-        for (int j = 0; j < 2; ++j)
-          if (value + 8 * half + 2 * q + j < values)
-            at[8 * half + j] = T{static_cast<uint16_t>(words[half] >> (16 * j))};
+        for (int half = 0; half < 2; ++half)
+          *reinterpret_cast<uint32_t*>(at + 8 * half) = word(i, half);
+    } else {
+#pragma unroll
+      for (int i = 0; i < kTiles; ++i, at += next)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const uint32_t both = word(i, half);
+#pragma unroll
+          for (int j = 0; j < 2; ++j)
+            store_if(8 * i + g < tokens && value + 8 * half + 2 * q + j < values, at + 8 * half + j,
+                     T{static_cast<uint16_t>(both >> (16 * j))});
+        }
     }
   } else {
     T* at = rows + 2 * q * step + value + g;
@@ -406,8 +402,8 @@ __device__ __forceinline__ void store_tokens(T* rows, int64_t step, int tokens,
     for (int i = 0; i < kTiles; ++i, at += 8 * step)
 #pragma unroll
       for (int j = 0; j < 4; ++j)
-        if (8 * i + 2 * q + (j & 1) < tokens && value + g + 8 * (j >> 1) < values)
-          at[(j & 1) * step + 8 * (j >> 1)] = sums.tiles[i][j];
+        store_if(8 * i + 2 * q + (j & 1) < tokens && value + g + 8 * (j >> 1) < values,
+                 at + (j & 1) * step + 8 * (j >> 1), T{sums.tiles[i][j]});
   }
 }
 

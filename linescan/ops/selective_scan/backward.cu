@@ -461,11 +461,11 @@ void backward(const SelectiveScanProblem& problem, const SelectiveScanGradients&
       scan_backward<kGpuConstantSegments, true, true, 1, kEither>;
   if (!constant)
     dispatch_segments(plan.segments, [&]<int kSegments>() {
-      constexpr int kTogether = kSegments <= kScanTogetherLanes ? kScanTogether : 1;
-      kernel = gate                   ? scan_backward<kSegments, false, true, 1, kEither>
-               : !plan.shared_carries ? scan_backward<kSegments, false, false, 1, kWorkspace>
-               : plan.together == 1   ? scan_backward<kSegments, false, false, 1, kShared>
-                                      : scan_backward<kSegments, false, false, kTogether, kShared>;
+      kernel = gate ? scan_backward<kSegments, false, true, 1, kEither>
+                    : scan_backward<kSegments, false, false, 1, kEither>;
+      if constexpr (kSegments <= kScanTogetherLanes)
+        if (!gate && plan.together > 1)
+          kernel = scan_backward<kSegments, false, false, kScanTogether, kShared>;
     });
   const TensorView* factor_gradients[2] = {&gradients.B, &gradients.C};
   OrderedSums sums;

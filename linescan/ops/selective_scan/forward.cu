@@ -24,7 +24,7 @@
 namespace linescan {
 namespace {
 
-template <int kSegments, bool kConstant, bool kStatesOnly, CarryPlace kPlace>
+template <int kSegments, bool kConstant, bool kStatesOnly>
 __global__ void __launch_bounds__(kGpuScanMaxWarps* kGpuWarp, 2)
     scan_forward(const __grid_constant__ SelectiveScanGpuArguments args) {
   using Shape = GpuShape<kSegments>;
@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(kGpuScanMaxWarps* kGpuWarp, 2)
   unsigned char* arrivals = shared + args.shared.arrivals;
   const int chunk_floats = 2 * args.state_tile * Shape::kPitch;
 
-  const RowCarries<float2, kPlace> carries(args, place);  // state, A log2 e
+  const RowCarries<float2, CarryPlace::kEither> carries(args, place);  // state, A log2 e
   const int64_t carry_step = args.shares * carries.step();
   // What a state needs before its steps can begin, while the state before it is at work.
   const auto look_ahead = [&](int n, const float2* carry) {
@@ -224,14 +224,9 @@ void launch_forward(const SelectiveScanGpuArguments& args, const SelectiveScanGp
   const auto run = [&](auto* kernel) {
     launch("selective_scan forward", kernel, launch_shape(args, plan), stream, args);
   };
-  constexpr CarryPlace kEither = CarryPlace::kEither;
-  if (constant) return run(scan_forward<kGpuConstantSegments, true, kStatesOnly, kEither>);
-  dispatch_segments(plan.segments, [&]<int kSegments>() {
-    if constexpr (!kStatesOnly)
-      if (plan.shared_carries)
-        return run(scan_forward<kSegments, false, false, CarryPlace::kShared>);
-    run(scan_forward<kSegments, false, kStatesOnly, kEither>);
-  });
+  if (constant) return run(scan_forward<kGpuConstantSegments, true, kStatesOnly>);
+  dispatch_segments(plan.segments,
+                    [&]<int kSegments>() { run(scan_forward<kSegments, false, kStatesOnly>); });
 }
 
 }  // namespace

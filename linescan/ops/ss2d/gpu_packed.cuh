@@ -34,19 +34,30 @@ int packed_halves(const Ss2dGpuArguments<T>& args) {
 // chunk that it works on: nobody else adds to them.
 enum class PackedBlock { kWarp, kTile, kChunks };
 
-// Calls function.operator()<kBlock>() for the plan's.
-template <int kHalves, class Function>
+// Calls function.operator()<kBlock>() for the plan's. kWarps: whether it may be one warp.
+template <int kHalves, bool kWarps, class Function>
 void dispatch_block(const Ss2dGpuPlan& plan, const Function& function) {
-  if (plan.block == 32) return function.template operator()<PackedBlock::kWarp>();
+  if constexpr (kWarps)
+    if (plan.block == 32) return function.template operator()<PackedBlock::kWarp>();
   if constexpr (8 * kHalves <= kGpuChunkNumbers)
     if (plan.sums_chunks) return function.template operator()<PackedBlock::kChunks>();
   function.template operator()<PackedBlock::kTile>();
 }
 
-// Calls function.operator()<kHalves>().
+// Whether there are kernels for so many eights; behind a number that has none the next one has.
+__host__ __device__ constexpr bool have_kernels(int halves, int most) {
+  return halves <= kGpuExactHalves || (most - halves) % 2 == 0;
+}
+// Whether kernels for so many eights also take records of one less.
+__host__ __device__ constexpr bool may_have_spare(int halves) {
+  return halves > kGpuExactHalves + 1;
+}
+
+// Calls function.operator()<kHalves>(), of the fewest eights that there are kernels for.
 template <int kMost = kGpuMostHalves, int kHalves = 1, class Function>
 void dispatch_halves(int halves, const Function& function) {
-  if (halves == kHalves) return function.template operator()<kHalves>();
+  if constexpr (have_kernels(kHalves, kMost))
+    if (halves <= kHalves) return function.template operator()<kHalves>();
   if constexpr (kHalves < kMost) dispatch_halves<kMost, kHalves + 1>(halves, function);
 }
 
@@ -146,12 +157,14 @@ __device__ __forceinline__ void load_steps(Two<T> (&values)[kGpuSegmentSteps],
 struct RecordWords {
   int first;      // of the first eight
   int last_half;  // from there to those of the last: numbers past the end repeat the record's last two
+  int spare;      // to those of the last but one, which may be past the end as well: may_have_spare
 
   __device__ __forceinline__ RecordWords(int record, int halves, int number = 0) {
     const int own = number + 2 * (static_cast<int>(threadIdx.x) % 4);
-    const int last = min(own + (halves - 1) * 8, record - 2);
-    first = halves == 1 ? last : own;
-    last_half = last - first;
+    const auto of = [&](int half) { return min(own + half * 8, record - 2); };
+    first = halves == 1 ? of(0) : own;
+    last_half = of(halves - 1) - first;
+    spare = may_have_spare(halves) ? of(halves - 2) - first : 0;
   }
 };
 
@@ -165,7 +178,9 @@ struct RecordColumns {
   __device__ __forceinline__ void load(int j, const T* at, const RecordWords& own) {
 #pragma unroll
     for (int half = 0; half < kHalves; ++half) {
-      const T* const word = at + (half == kHalves - 1 && half > 0 ? own.last_half : 8 * half);
+      const bool last = half == kHalves - 1 && half > 0;
+      const bool spare = half == kHalves - 2 && may_have_spare(kHalves);
+      const T* const word = at + (last ? own.last_half : spare ? own.spare : 8 * half);
       words[j][half] = __ldg(reinterpret_cast<const uint32_t*>(word));
     }
   }

@@ -36,6 +36,8 @@ static_assert(kGpuPackedWarps <= 15);
 // Eights of numbers that a record of the packed kernels has at most; and numbers up to which the backward pass
 // multiplies the gradient of delta on the chip, on planes of several tiles, instead of storing it.
 inline constexpr int kGpuMostHalves = 9;
+// Up to here there are kernels for every number of eights, above for every second, which takes the published networks in.
+inline constexpr int kGpuExactHalves = 4;
 inline constexpr int kGpuOnChipNumbers = 8;
 // And that it has where sums are complete with their chunks (Ss2dGpuPlan::sums_chunks): there are no kernels for more.
 inline constexpr int kGpuChunkNumbers = 32;

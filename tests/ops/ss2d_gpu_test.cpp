@@ -175,6 +175,18 @@ std::vector<Case> types_and_layouts() {
                        .rank = side - side % 2,
                        .dtype = dtype,
                        .out_dtype = side % 4 == 0 ? DType::kFloat32 : dtype});
+  // Records with a spare eight on such lines: six and eight of them.
+  for (const int64_t rank : {40, 62})
+    for (const int64_t side : {7, 28})
+      cases.push_back({.batch = 1,
+                       .channels = 4,
+                       .height = side,
+                       .width = side,
+                       .rank = rank,
+                       .dtype = rank == 40 ? DType::kBFloat16 : DType::kFloat16,
+                       .out_dtype = side == 7    ? DType::kFloat32
+                                    : rank == 40 ? DType::kBFloat16
+                                                 : DType::kFloat16});
   for (const std::vector<int64_t>& routes :
        {std::vector<int64_t>{0}, {0, 0, 6, 6}, {9, 3, 13, 2, 4, 5}})
     cases.push_back({.batch = 1,
@@ -326,14 +338,15 @@ std::vector<Case> several_states() {
                        .rank = rank,
                        .dtype = dtype,
                        .out_dtype = dtype});
-    cases.push_back({.batch = 1,
-                     .channels = 4,
-                     .height = 11,
-                     .width = 12,
-                     .states = 2,
-                     .rank = 34,
-                     .dtype = dtype,
-                     .out_dtype = dtype});
+    for (const int64_t side : {11, 28})
+      cases.push_back({.batch = 1,
+                       .channels = 4,
+                       .height = side,
+                       .width = side,
+                       .states = 2,
+                       .rank = 34,
+                       .dtype = dtype,
+                       .out_dtype = dtype});
   }
   for (const std::vector<int64_t>& routes :
        {std::vector<int64_t>{0}, {1}, {0, 0, 6, 6}, {9, 3, 13, 2, 4, 5}, {0, 5, 10, 15}})
@@ -386,7 +399,7 @@ std::vector<Case> small_planes() {
                        .rank = 6,
                        .dtype = dtype,
                        .out_dtype = side == 2 ? DType::kFloat32 : dtype});
-    for (const int64_t rank : {2, 8, 20, 24, 32, 44, 48, 62, 64, 70})
+    for (const int64_t rank : {2, 8, 20, 24, 32, 40, 44, 48, 56, 62, 64, 70})
       cases.push_back({.batch = 6,
                        .channels = 16,
                        .height = 7,
@@ -459,7 +472,40 @@ INSTANTIATE_TEST_SUITE_P(
                            .width = 130,
                            .rank = 24,
                            .routes = {0, 1, 2, 3, 4, 5, 6, 7},
-                           .dtype = DType::kFloat16}));
+                           .dtype = DType::kFloat16},
+                      // Records of five to nine eights, some with a spare one.
+                      Case{.batch = 1,
+                           .channels = 4,
+                           .height = 20,
+                           .width = 21,
+                           .rank = 34,
+                           .dtype = DType::kBFloat16},
+                      Case{.batch = 1,
+                           .channels = 4,
+                           .height = 20,
+                           .width = 21,
+                           .rank = 40,
+                           .dtype = DType::kBFloat16,
+                           .out_dtype = DType::kBFloat16},
+                      Case{.batch = 1,
+                           .channels = 4,
+                           .height = 20,
+                           .width = 21,
+                           .rank = 48,
+                           .dtype = DType::kFloat16},
+                      Case{.batch = 1,
+                           .channels = 4,
+                           .height = 20,
+                           .width = 21,
+                           .rank = 56,
+                           .dtype = DType::kFloat16,
+                           .out_dtype = DType::kFloat16},
+                      Case{.batch = 1,
+                           .channels = 4,
+                           .height = 20,
+                           .width = 21,
+                           .rank = 70,
+                           .dtype = DType::kBFloat16}));
 
 // Planes of several tiles on every device, whose states can be kept.
 INSTANTIATE_TEST_SUITE_P(LargePlanes, Ss2dGpu,

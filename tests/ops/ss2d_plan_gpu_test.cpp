@@ -175,6 +175,28 @@ TEST(Ss2dGpuPlan, WalksImagesOfSmallPlanesWhereTheyFillTheDevice) {
     EXPECT_FALSE(walks(change));
 }
 
+// Whatever the batch is: one warp a block does without handing states on.
+TEST(Ss2dGpuPlan, SmallPlanesHaveAWarpEach) {
+  Ss2dSize size = {.batch = 128,
+                   .channels = 384,
+                   .height = 14,
+                   .width = 14,
+                   .states = 1,
+                   .rank = 24,
+                   .routes = 4,
+                   .dtype = DType::kBFloat16,
+                   .out_dtype = DType::kBFloat16};
+  for (const int64_t batch : {1, 128}) {
+    size.batch = batch;
+    const Ss2dGpuPlan ahead = plan(size, Pass::kForward, find_gpu("h100"));
+    EXPECT_EQ(ahead.block, 32);
+    EXPECT_EQ(ahead.blocks_per_multiprocessor, 16);
+    EXPECT_EQ(plan(size, Pass::kBackward, find_gpu("h100")).block, 32);
+  }
+  size.height = size.width = 28;
+  EXPECT_GT(plan(size, Pass::kForward, find_gpu("h100")).block, 32);
+}
+
 TEST(Ss2dGpuPlan, OneRouteNeedsRoomForChunksAlone) {
   const Ss2dSize one = {.batch = 128,
                         .channels = 96,

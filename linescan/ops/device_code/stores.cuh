@@ -53,7 +53,7 @@ __device__ __forceinline__ float load_if(bool yes, const float* at) {
   asm volatile(
       "{\n.reg .pred p;\nsetp.ne.s32 p, %1, 0;\nmov.f32 %0, 0f00000000;\n@p ld.global.f32 %0, "
       "[%2];\n}"
-      : "=f"(value)
+      : "=&f"(value)
       : "r"(wanted), "l"(address)
       : "memory");
   return value;

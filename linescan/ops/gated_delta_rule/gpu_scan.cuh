@@ -402,8 +402,8 @@ __device__ __forceinline__ void store_tokens(T* rows, int64_t step, int tokens,
     for (int i = 0; i < kTiles; ++i, at += 8 * step)
 #pragma unroll
       for (int j = 0; j < 4; ++j)
-        store_if(8 * i + 2 * q + (j & 1) < tokens && value + g + 8 * (j >> 1) < values,
-                 at + (j & 1) * step + 8 * (j >> 1), T{sums.tiles[i][j]});
+        if (8 * i + 2 * q + (j & 1) < tokens && value + g + 8 * (j >> 1) < values)
+          at[(j & 1) * step + 8 * (j >> 1)] = sums.tiles[i][j];
   }
 }
 

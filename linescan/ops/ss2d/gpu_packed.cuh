@@ -34,17 +34,16 @@ int packed_halves(const Ss2dGpuArguments<T>& args) {
 // chunk that it works on: nobody else adds to them.
 enum class PackedBlock { kWarp, kTile, kChunks };
 
-// Calls function.operator()<kBlock>() for the plan's. kWarps: whether it may be one warp.
-template <int kHalves, bool kWarps, class Function>
+// Calls function.operator()<kBlock>() for the plan's.
+template <int kHalves, class Function>
 void dispatch_block(const Ss2dGpuPlan& plan, const Function& function) {
-  if constexpr (kWarps)
-    if (plan.block == 32) return function.template operator()<PackedBlock::kWarp>();
+  if (plan.block == 32) return function.template operator()<PackedBlock::kWarp>();
   if constexpr (8 * kHalves <= kGpuChunkNumbers)
     if (plan.sums_chunks) return function.template operator()<PackedBlock::kChunks>();
   function.template operator()<PackedBlock::kTile>();
 }
 
-// Whether there are kernels for so many eights; behind a number that has none the next one has.
+// Whether there are kernels for so many eights: counted down from the most, every second of those that kGpuExactHalves leaves.
 __host__ __device__ constexpr bool have_kernels(int halves, int most) {
   return halves <= kGpuExactHalves || (most - halves) % 2 == 0;
 }

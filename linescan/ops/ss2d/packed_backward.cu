@@ -185,7 +185,7 @@ void launch_halves(const BackwardArguments<T>& args, int halves, const Ss2dGpuPl
   const bool sixteen = by_sixteen(args.x, sizeof(T), args.channels) &&
                        by_sixteen(args.gout, sizeof(G), args.channels);
   dispatch_halves(halves, [&]<int kHalves>() {
-    dispatch_block<kHalves, true>(plan, [&]<PackedBlock kBlock>() {
+    dispatch_block<kHalves>(plan, [&]<PackedBlock kBlock>() {
       launch("ss2d packed_backward", packed_backward_kernel<T, G, kHalves, kWhole, kBlock>, shape,
              stream, args, sixteen);
     });

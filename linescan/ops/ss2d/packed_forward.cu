@@ -164,7 +164,7 @@ void launch_halves(const ForwardArguments<T>& args, int halves, const Ss2dGpuPla
                              plan.shared_bytes};
   const bool sixteen = by_sixteen(args.x, sizeof(T), args.channels);
   dispatch_halves(halves, [&]<int kHalves>() {
-    dispatch_block<kHalves, !kWhole>(plan, [&]<PackedBlock kBlock>() {
+    dispatch_block<kHalves>(plan, [&]<PackedBlock kBlock>() {
       launch("ss2d packed_forward", packed_forward_kernel<T, kHalves, kWhole, kBlock>, shape,
              stream, args, sixteen);
     });
@@ -186,10 +186,8 @@ bool launch_packed_forward(const ForwardArguments<T>& args, const Ss2dGpuPlan& p
     launch_packed_images(args, halves, plan, images, stream);
     return true;
   }
-  // One warp has a block in small batches alone, see above.
-  whole_lines(args) && plan.block > 32
-      ? launch_halves<T, true>(args, halves, plan, images, stream)
-      : launch_halves<T, false>(args, halves, plan, images, stream);
+  whole_lines(args) ? launch_halves<T, true>(args, halves, plan, images, stream)
+                    : launch_halves<T, false>(args, halves, plan, images, stream);
   return true;
 }
 

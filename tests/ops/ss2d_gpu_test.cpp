@@ -472,40 +472,22 @@ INSTANTIATE_TEST_SUITE_P(
                            .width = 130,
                            .rank = 24,
                            .routes = {0, 1, 2, 3, 4, 5, 6, 7},
-                           .dtype = DType::kFloat16},
-                      // Records of five to nine eights, some with a spare one.
-                      Case{.batch = 1,
-                           .channels = 4,
-                           .height = 20,
-                           .width = 21,
-                           .rank = 34,
-                           .dtype = DType::kBFloat16},
-                      Case{.batch = 1,
-                           .channels = 4,
-                           .height = 20,
-                           .width = 21,
-                           .rank = 40,
-                           .dtype = DType::kBFloat16,
-                           .out_dtype = DType::kBFloat16},
-                      Case{.batch = 1,
-                           .channels = 4,
-                           .height = 20,
-                           .width = 21,
-                           .rank = 48,
-                           .dtype = DType::kFloat16},
-                      Case{.batch = 1,
-                           .channels = 4,
-                           .height = 20,
-                           .width = 21,
-                           .rank = 56,
-                           .dtype = DType::kFloat16,
-                           .out_dtype = DType::kFloat16},
-                      Case{.batch = 1,
-                           .channels = 4,
-                           .height = 20,
-                           .width = 21,
-                           .rank = 70,
-                           .dtype = DType::kBFloat16}));
+                           .dtype = DType::kFloat16}));
+
+// Records of five to nine eights of numbers, some with a spare one.
+std::vector<Case> long_records() {
+  std::vector<Case> cases;
+  for (const int64_t rank : {34, 40, 48, 56, 70})
+    cases.push_back({.batch = 1,
+                     .channels = 4,
+                     .height = 20,
+                     .width = 21,
+                     .rank = rank,
+                     .dtype = rank < 48 ? DType::kBFloat16 : DType::kFloat16,
+                     .out_dtype = rank == 40 ? DType::kBFloat16 : DType::kFloat32});
+  return cases;
+}
+INSTANTIATE_TEST_SUITE_P(LongRecords, Ss2dGpuTiles, ::testing::ValuesIn(long_records()));
 
 // Planes of several tiles on every device, whose states can be kept.
 INSTANTIATE_TEST_SUITE_P(LargePlanes, Ss2dGpu,

@@ -176,17 +176,16 @@ std::vector<Case> types_and_layouts() {
                        .dtype = dtype,
                        .out_dtype = side % 4 == 0 ? DType::kFloat32 : dtype});
   // Records with a spare eight on such lines: six and eight of them.
-  for (const int64_t rank : {40, 62})
+  for (const auto& [rank, dtype] :
+       {std::pair{int64_t{40}, DType::kBFloat16}, {int64_t{62}, DType::kFloat16}})
     for (const int64_t side : {7, 28})
       cases.push_back({.batch = 1,
                        .channels = 4,
                        .height = side,
                        .width = side,
                        .rank = rank,
-                       .dtype = rank == 40 ? DType::kBFloat16 : DType::kFloat16,
-                       .out_dtype = side == 7    ? DType::kFloat32
-                                    : rank == 40 ? DType::kBFloat16
-                                                 : DType::kFloat16});
+                       .dtype = dtype,
+                       .out_dtype = side == 7 ? DType::kFloat32 : dtype});
   for (const std::vector<int64_t>& routes :
        {std::vector<int64_t>{0}, {0, 0, 6, 6}, {9, 3, 13, 2, 4, 5}})
     cases.push_back({.batch = 1,

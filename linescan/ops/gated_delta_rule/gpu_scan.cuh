@@ -2,7 +2,7 @@
 // stands in shared memory, and the products of a warp's 16 columns. See chunk_scan.cu.
 #pragma once
 
-#include "linescan/ops/device_code/stores.cuh"
+#include "linescan/ops/device_code/predicated.cuh"
 #include "linescan/ops/device_code/tile_product.cuh"
 #include "linescan/ops/gated_delta_rule/gpu_kernels.h"
 #include "linescan/ops/gated_delta_rule/gpu_record.cuh"

@@ -30,7 +30,7 @@ namespace {
 constexpr int kMaxThreads = 192;
 
 // kTogether: states that are walked at once, whose chains hide each other's latency where there are few warps.
-template <int kSegments, bool kConstant, bool kGate, int kTogether, CarryPlace kPlace>
+template <int kSegments, bool kConstant, bool kGate, int kTogether>
 __global__ void __launch_bounds__(kTogether == 1 ? kMaxThreads : kScanTogetherWarps * kGpuWarp, 2)
     scan_backward(const __grid_constant__ SelectiveScanGpuArguments args) {
   using Shape = GpuShape<kSegments>;
@@ -45,6 +45,8 @@ __global__ void __launch_bounds__(kTogether == 1 ? kMaxThreads : kScanTogetherWa
   const GpuSequence& gradient = args.inputs[3];
 
   const bool first_lane = place.exists() && place.segment == 0;
+  // Several states go together where rows hand them on in shared memory.
+  constexpr CarryPlace kPlace = kTogether > 1 ? CarryPlace::kShared : CarryPlace::kEither;
   const BackwardCarries<kSegments, kPlace> carries(args, place, kConstant ? 5 : 3);
   const int64_t carry_step = args.shares * carries.step();
   // What a state needs before its steps can begin, while the state before it is at work.
@@ -456,16 +458,14 @@ void backward(const SelectiveScanProblem& problem, const SelectiveScanGradients&
   float* const kept = plan.kept_steps > 0 ? problem.states.as<float>() : nullptr;
   const bool constant = args.factors[0].constant || args.factors[1].constant;
   const bool gate = args.inputs[2].data != nullptr;
-  using enum CarryPlace;
-  void (*kernel)(SelectiveScanGpuArguments) =
-      scan_backward<kGpuConstantSegments, true, true, 1, kEither>;
+  void (*kernel)(SelectiveScanGpuArguments) = scan_backward<kGpuConstantSegments, true, true, 1>;
   if (!constant)
     dispatch_segments(plan.segments, [&]<int kSegments>() {
-      kernel = gate ? scan_backward<kSegments, false, true, 1, kEither>
-                    : scan_backward<kSegments, false, false, 1, kEither>;
+      kernel = gate ? scan_backward<kSegments, false, true, 1>
+                    : scan_backward<kSegments, false, false, 1>;
       if constexpr (kSegments <= kScanTogetherLanes)
         if (!gate && plan.together > 1)
-          kernel = scan_backward<kSegments, false, false, kScanTogether, kShared>;
+          kernel = scan_backward<kSegments, false, false, kScanTogether>;
     });
   const TensorView* factor_gradients[2] = {&gradients.B, &gradients.C};
   OrderedSums sums;

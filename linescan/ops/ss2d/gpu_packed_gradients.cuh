@@ -2,7 +2,7 @@
 // delta, B and C on it.
 #pragma once
 
-#include "linescan/ops/device_code/stores.cuh"
+#include "linescan/ops/device_code/predicated.cuh"
 #include "linescan/ops/ss2d/gpu_backward.cuh"
 #include "linescan/ops/ss2d/gpu_packed.cuh"
 

@@ -1,7 +1,7 @@
 // What becomes of a segment of the packed forward kernels when the last route has added to it.
 #pragma once
 
-#include "linescan/ops/device_code/stores.cuh"
+#include "linescan/ops/device_code/predicated.cuh"
 #include "linescan/ops/ss2d/gpu_forward.cuh"
 #include "linescan/ops/ss2d/gpu_packed.cuh"
 

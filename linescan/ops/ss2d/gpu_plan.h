@@ -36,15 +36,15 @@ static_assert(kGpuPackedWarps <= 15);
 // Eights of numbers that a record of the packed kernels has at most; and numbers up to which the backward pass
 // multiplies the gradient of delta on the chip, on planes of several tiles, instead of storing it.
 inline constexpr int kGpuMostHalves = 9;
-// Up to here there are kernels for every number of eights, above for every second, from the most down: 5, 7, 9, and 6 of dts. The
-// published networks have no others.
-inline constexpr int kGpuExactHalves = 4;
 inline constexpr int kGpuOnChipNumbers = 8;
 // And that it has where sums are complete with their chunks (Ss2dGpuPlan::sums_chunks): there are no kernels for more.
 inline constexpr int kGpuChunkNumbers = 32;
-static_assert(kGpuChunkNumbers <= 8 * kGpuExactHalves);
 // Eights of dts in a record of several states (Ss2dGpuPlan::walks_states).
 inline constexpr int kGpuStatesEights = 6;
+// Up to here there are kernels for every number of eights, above for every second, from the most down: 5, 7, 9, and 6 of dts. The
+// published networks have no others.
+inline constexpr int kGpuExactHalves = 4;
+static_assert(kGpuChunkNumbers <= 8 * kGpuExactHalves);
 inline constexpr int kGpuMaxRoutes = 1024;  // their codes travel as kernel arguments
 
 // Places between rows of a tile's sums in shared memory. Against bank conflicts, on planes of one tile: four lanes, seven places apart in a row

@@ -58,6 +58,21 @@ __device__ __forceinline__ void group_takes_registers() {
 #endif
 }
 
+// A number that all threads of a warp have in common, so that the compiler knows: it keeps what a shuffle gives, and what follows
+// from it, in registers of the whole warp, where products and copies in bulk want their addresses. By all threads of the warp.
+__device__ __forceinline__ int uniform(int x) { return __shfl_sync(kAllLanes, x, 0); }
+__device__ __forceinline__ int64_t uniform(int64_t x) { return __shfl_sync(kAllLanes, x, 0); }
+// The thread's warp. Operands that differ from group to group start at addresses that follow from it.
+__device__ __forceinline__ int uniform_warp() {
+  return uniform(static_cast<int>(threadIdx.x) / 32);
+}
+// The thread's index in its warp, kept: where registers are short the compiler would ask the hardware for it at every use, which
+// takes longer than a load from shared memory. It cannot ask again for what a shuffle gave.
+__device__ __forceinline__ int kept_lane_index() {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  return __shfl_sync(kAllLanes, lane, lane);
+}
+
 // What this thread stored to shared memory so far may be read by products, and by copies in bulk (copies.cuh), after the next
 // barrier. What copy_async() brought needs no more than wait_copies() and a barrier: NVIDIA's CUTLASS relies on that, too
 // (sm90_mma_multistage_gmma_ss_warpspecialized.hpp). Expensive: waits for all that the thread has under way in memory.
@@ -126,8 +141,7 @@ __device__ __forceinline__ uint32_t place_of(const GroupOperand<T>& operand) {
       operand.matrix.data + (column / 64 * operand.matrix.rows + row) * 64 + column % 64;
   const uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(at)) >> 4;
   const uint32_t to_next_panel = operand.matrix.rows * 8;
-  // The compiler keeps what a shuffle gives in registers of the whole warp, as the instructions want it.
-  return __shfl_sync(kAllLanes, to_next_panel << 16 | address, 0);
+  return to_next_panel << 16 | address;
 }
 __device__ __forceinline__ uint64_t descriptor(uint32_t place) {
   constexpr uint32_t kEightRows = 64, kSwizzle128 = 1u << 30;

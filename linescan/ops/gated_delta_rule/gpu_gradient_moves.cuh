@@ -9,10 +9,10 @@
 namespace linescan {
 
 // Of the tensors of tokens that half types have; to_v: of gX, too; valid: there are such of all that are read and of all that
-// are wanted.
+// are wanted; everywhere: and every chunk comes and goes in them.
 struct GradientBoxes {
   RowBoxes o, q, k, v, to_q, to_k, to_v;
-  bool valid;
+  bool valid, everywhere;
 };
 
 // to[r * step + c] <- tile[r, c] for valid rows and columns. `vectors`: rows as rows_are_vectors() says.
@@ -57,8 +57,10 @@ __device__ __forceinline__ void store_panels(int thread, const Panels<T>& tile, 
   }
 }
 
-// All that the block's items need, in the order in which the groups take it, and what they leave.
-template <typename T, int kKeys, int kParts, class Tiles>
+// All that the block's items need, in the order in which the groups take it, and what they leave. kBoxes: everywhere in boxes. Then
+// one thread does nearly everything, from numbers that the warp has in common, in code that is short: the groups wait for whatever
+// it takes between two stages (docs/decisions/0059).
+template <typename T, int kKeys, int kParts, bool kBoxes, class Tiles>
 __device__ __forceinline__ void move_gradient_tiles(const Tiles& tiles, const GradientArgs<T>& args,
                                                     const GradientBoxes& boxes) {
   using Team = GradientMovers;
@@ -75,19 +77,19 @@ __device__ __forceinline__ void move_gradient_tiles(const Tiles& tiles, const Gr
   const auto send = [&]<int kColumns>(const Panels<T>& tile, const Parcel& parcel,
                                       const RowBoxes& to, bool vectors) {
     if (!parcel.to) return;
-    if (!kHasBoxes || !parcel.boxes) {
-      store_panels<kColumns, kThreads>(thread, tile, parcel.to, parcel.step, parcel.rows,
-                                       parcel.columns, vectors);
-    } else if (thread == 0) {
-      BoxPlace place = parcel.place;
-      for (int panel = 0; panel < kColumns / kSlice; ++panel, place.number += kSlice)
-        if (panel * kSlice < parcel.columns)
-          store_box(to, place, tile.data + panel * Tiles::kSquare);
-    }
+    if (!kBoxes && !parcel.boxes)
+      return store_panels<kColumns, kThreads>(thread, tile, parcel.to, parcel.step, parcel.rows,
+                                              parcel.columns, vectors);
+    BoxPlace place = {uniform(parcel.place.number), uniform(parcel.place.head),
+                      uniform(parcel.place.token), uniform(parcel.place.batch)};
+    const int columns = uniform(parcel.columns);
+    if (thread != 0) return;
+    for (int panel = 0; panel < kColumns / kSlice; ++panel, place.number += kSlice)
+      if (panel * kSlice < columns) store_box(to, place, tile.data + panel * Tiles::kSquare);
   };
   const auto settle = [&] {
     if (thread == 0) wait_sent();
-    Team::meet();
+    if (!kBoxes) Team::meet();  // else nobody but this thread fills tiles
   };
   const auto send_values = [&](int stage) {
     send.template operator()<kSlice>(GroupStage<Tiles, T>(tiles, stage).v, tiles.parcels[stage],
@@ -105,15 +107,20 @@ __device__ __forceinline__ void move_gradient_tiles(const Tiles& tiles, const Gr
     settle();
   };
 
+  DeltaSequences sequences = args.sequences;
+  if (kBoxes) sequences.bounds = nullptr;  // it is; said to the compiler
   for (int64_t item = blockIdx.x; item < args.chunks * in.heads; item += gridDim.x) {
-    const int64_t number = item / in.heads;
-    const int head = static_cast<int>(item % in.heads);
-    const DeltaChunk chunk = chunk_of(args.sequences, number, kChunk);
+    const int64_t number = uniform(item / in.heads);
+    const int head = static_cast<int>(item - number * in.heads);
+    const DeltaChunk chunk = chunk_of(sequences, number, kChunk);
     if (chunk.tokens == 0) continue;
     const bool in_boxes =
-        boxes.valid && tokens_are_box(chunk.walk, chunk.tokens == kChunk, args.sequences.bounds);
+        kBoxes ||
+        (boxes.valid && tokens_are_box(chunk.walk, chunk.tokens == kChunk, args.sequences.bounds));
+    const int first_token = uniform(static_cast<int>(chunk.token(0))),
+              batch = uniform(static_cast<int>(chunk.walk.batch));
     const auto place = [&](int first, int of_head) -> BoxPlace {
-      return {first, of_head, static_cast<int>(chunk.token(0)), static_cast<int>(chunk.walk.batch)};
+      return {first, of_head, first_token, batch};
     };
     const auto parcel = [&](const DeltaRows<T>& to, int of_head, int first, int count) -> Parcel {
       T* const rows = to.data ? chunk.rows(to, of_head) + first : nullptr;

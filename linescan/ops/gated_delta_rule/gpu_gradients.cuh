@@ -52,13 +52,14 @@ struct GradientPlace {
   static constexpr int kUnits = (kTokenTiles + Tiles::kKeyWarps - 1) / Tiles::kKeyWarps;
   int tile, key_warp, token, key, g, q;
 
-  __device__ __forceinline__ GradientPlace()
-      : tile(threadIdx.x / 32 % kTokenTiles),
-        key_warp(threadIdx.x / 32 / kTokenTiles),
+  __device__ __forceinline__ GradientPlace() : GradientPlace(threadIdx.x / 32, threadIdx.x % 32) {}
+  __device__ __forceinline__ GradientPlace(int warp, int lane)
+      : tile(warp % kTokenTiles),
+        key_warp(warp / kTokenTiles),
         token(16 * tile),
         key(Tiles::kOwn * key_warp),
-        g(threadIdx.x % 32 / 4),
-        q(threadIdx.x % 4) {}
+        g(lane / 4),
+        q(lane % 4) {}
 
   // visit(unit, n)
   template <class Visit>
@@ -132,7 +133,7 @@ struct GradientPlace {
   // visit(tile, row 0 or 1, two numbers), for tiles of half types in panels.
   template <typename T, class Visit>
   __device__ __forceinline__ void for_key_pairs(const Panels<T>& tile, const Visit& visit) const {
-    const int lane = threadIdx.x % 32;
+    const int lane = 4 * g + q;
 #pragma unroll
     for (int i = 0; i < Tiles::kOwn / 16; ++i) {
       uint32_t words[4];

@@ -10,11 +10,6 @@ namespace linescan {
 
 inline constexpr int kPairThreads = 2 * kGroup, kHalfKeys = DeltaLayout::kPairKeys / 2;
 
-// The same in a warp; the shuffle says so to the compiler.
-__device__ __forceinline__ int group_of_pair() {
-  return __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / kGroup, 0);
-}
-
 // Behind the stages: tokens on their way out, [64, 64], and the groups' parts of sums [64, 64], a thread's own
 // number after number.
 template <class Tiles, typename T>

@@ -12,6 +12,7 @@
 // Reference: reference.cpp beside this file; bounds in tests/ops/gated_delta_rule_gpu_test.cpp.
 
 #include "linescan/ops/gated_delta_rule/gpu_gradient_moves.cuh"
+#include "linescan/ops/gated_delta_rule/gpu_gradient_pairs.cuh"
 #include "linescan/ops/gated_delta_rule/gpu_gradient_sums.cuh"
 
 namespace linescan {
@@ -118,22 +119,26 @@ __global__ void __launch_bounds__(DeltaLayout::kGroupThreads + DeltaLayout::kGro
   // Sums of 128 keys leave the others no more than 56 registers, with which they spill.
   if (threadIdx.x >= kThreads) {
     group_gives_registers<(kKeys == 64 ? 88 : 56)>();
-    if (threadIdx.x < kThreads + GradientMovers::kThreads)
-      move_gradient_tiles<T, kKeys, kParts>(tiles, args, boxes);
-    else
+    if (threadIdx.x >= kThreads + GradientMovers::kThreads)
       finish_gates<T, kParts>(tiles, args, slot.gates());
+    else if (boxes.everywhere)
+      move_gradient_tiles<T, kKeys, kParts, kHasBoxes>(tiles, args, boxes);
+    else
+      move_gradient_tiles<T, kKeys, kParts, false>(tiles, args, boxes);
     return;
   }
   group_takes_registers<(kKeys == 64 ? 208 : 224)>();
   const DeltaInputs<T>& in = args.in;
-  const GradientPlace<Tiles> place;
-  const int group = place.key_warp;
+  // Where a thread has its numbers is found anew for every step: addresses that the compiler finds ahead do not fit into
+  // registers.
+  const int warp = uniform_warp(), kept_lane = kept_lane_index();
+  const auto find_lane = [&] { return in_register(kept_lane); };
+  const auto find_place = [&] { return GradientPlace<Tiles>(warp, find_lane()); };
+  const int group = warp / 4, first_key = Tiles::kOwn * group;
   DeltaDecays<kChunk>& decays = *tiles.decays;
   const int slices = args.padded_values / kSlice;
   // A token's threads, where the work is neither keys nor pairs, and their numbers of a slice.
   constexpr int kLanes = kThreads / kChunk, kLaneValues = kSlice / kLanes;
-  const int own_token = static_cast<int>(threadIdx.x) / kLanes,
-            own_lane = static_cast<int>(threadIdx.x) % kLanes;
 
   for (int64_t item = blockIdx.x; item < args.chunks * in.heads; item += gridDim.x) {
     // No others are empty, and finding out takes a division.
@@ -142,6 +147,7 @@ __global__ void __launch_bounds__(DeltaLayout::kGroupThreads + DeltaLayout::kGro
     Sums<kKeyTiles> gq, gk;  // of all value heads
     float* const norms = in.norm ? tiles.norms : nullptr;
     const auto leave_gradients = [&] {
+      const GradientPlace<Tiles> place = find_place();
       leave_rows(place, gq, tiles.q, norms);
       leave_rows(place, gk, tiles.k, norms ? norms + 2 * kChunk : nullptr);
       group_publish();
@@ -155,30 +161,29 @@ __global__ void __launch_bounds__(DeltaLayout::kGroupThreads + DeltaLayout::kGro
       for (int i = 0; i < in.group(); ++i) {
         const float* const rows = tiles.record_rows(turns.next_record());
         const auto row = [&](DeltaRow which, int token) { return rows[which * kChunk + token]; };
-        const auto own = [&](DeltaRow which, int r) {
-          return row(which, place.token + place.g + 8 * r);
-        };
         Sums<kKeyTiles> q_reads, k_writes, k_reads;
         Sums<kChunk / 8> pairs;
         const auto multiply = [&](const Stage& stage, bool add) {
           group_begin(q_reads, k_writes, k_reads, pairs);
           group_multiply<kColumns, kColumns, kSlice, T>(
               pairs, {{group == 0 ? stage.go.data : stage.gx.data, kChunk}}, {stage.u}, add);
-          group_multiply<kColumns, kRows, kSlice, T>(q_reads, {stage.go}, {stage.S, 0, place.key},
+          group_multiply<kColumns, kRows, kSlice, T>(q_reads, {stage.go}, {stage.S, 0, first_key},
                                                      add);
-          group_multiply<kColumns, kRows, kSlice, T>(k_writes, {stage.u}, {stage.gS, 0, place.key},
+          group_multiply<kColumns, kRows, kSlice, T>(k_writes, {stage.u}, {stage.gS, 0, first_key},
                                                      add);
-          group_multiply<kColumns, kRows, kSlice, T>(k_reads, {stage.gx}, {stage.S, 0, place.key},
+          group_multiply<kColumns, kRows, kSlice, T>(k_reads, {stage.gx}, {stage.S, 0, first_key},
                                                      add);
           group_commit();
         };
         // Beside the products: <gS', S>, gX . v and the gradient of v, which takes the place of v.
         float state_dot = 0, v_dot = 0;
         const auto add_dots = [&](const Stage& stage) {
+          const int thread = 32 * warp + find_lane();
+          const int own_token = thread / kLanes, own_lane = thread % kLanes;
 #pragma unroll
           for (int n = 0; n < kSlice * kKeys / 8 / kThreads; ++n) {
             // The same place in both, whatever it is.
-            const int at = 8 * (static_cast<int>(threadIdx.x) + n * kThreads);
+            const int at = 8 * (thread + n * kThreads);
             state_dot += dot_of_packs<T>(pack_at(stage.S.data + at), pack_at(stage.gS.data + at));
           }
           if (part + 1 < kParts) return group_publish();  // that the stage has been read
@@ -196,10 +201,14 @@ __global__ void __launch_bounds__(DeltaLayout::kGroupThreads + DeltaLayout::kGro
         // The first slice stands alone: sums that it begins are nobody's before, and so are their registers.
         Stage stage(tiles, turns.take());
         multiply(stage, false);
-        decays.template fill<kThreads>(rows + kGate * kChunk, threadIdx.x);
-        // What columns are scaled by in rows of later blocks; fill() gave the number to this thread.
-        if (own_lane == 0)
-          decays.ahead[own_token] = exp2_approx(decays.ahead[own_token]) * row(kFactorK, own_token);
+        {
+          const int thread = 32 * warp + find_lane(), own_token = thread / kLanes;
+          decays.template fill<kThreads>(rows + kGate * kChunk, thread);
+          // What columns are scaled by in rows of later blocks; fill() gave the number to this thread.
+          if (thread % kLanes == 0)
+            decays.ahead[own_token] =
+                exp2_approx(decays.ahead[own_token]) * row(kFactorK, own_token);
+        }
 #pragma unroll 1
         for (int slice = 1;; ++slice) {
           add_dots(stage);
@@ -214,6 +223,10 @@ __global__ void __launch_bounds__(DeltaLayout::kGroupThreads + DeltaLayout::kGro
         if (i == 0) turns.take_keys();
 
         // ---- Tokens with the state ----
+        const GradientPlace<Tiles> place = find_place();
+        const auto own = [&](DeltaRow which, int r) {
+          return row(which, place.token + place.g + 8 * r);
+        };
         float reads[2], writes[2], to_beta[2];
         {
           float dot[2] = {};
@@ -257,116 +270,37 @@ __global__ void __launch_bounds__(DeltaLayout::kGroupThreads + DeltaLayout::kGro
             square, {{group == 0 ? tiles.q.data : tiles.k.data, kChunk}}, {tiles.k}, false);
         group_commit();
         turns.wait_open();
+        if (place.q == 0)
 #pragma unroll
-        for (int r = 0; r < 2; ++r) {
-          if (place.q != 0) break;
-          const int token = place.token + place.g + 8 * r;
-          tiles.share(kReads, group)[token] = reads[r];
-          tiles.share(kWrites, group)[token] = writes[r];
-        }
-        if (threadIdx.x % 32 == 0)
-          tiles.share(kWarpSums)[threadIdx.x / 32] = rows[kDecay * kChunk] * state_dot;
-        if (own_lane == 0) tiles.share(kCorrection)[own_token] = v_dot;
-        group_wait<0>(square);
+          for (int r = 0; r < 2; ++r) {
+            const int token = place.token + place.g + 8 * r;
+            tiles.share(kReads, group)[token] = reads[r];
+            tiles.share(kWrites, group)[token] = writes[r];
+          }
+        if (place.g == 0 && place.q == 0)
+          tiles.share(kWarpSums)[warp] = rows[kDecay * kChunk] * state_dot;
+        if (place.q == 0) tiles.share(kCorrection)[8 * warp + place.g] = v_dot;
 
-        // ---- H, or N and M, and what passes over tokens: H o q k^T and N o k k^T ----
-        float of_row[2], weight[2];   // weight: from N to M
-        bool at_or_behind[2], is[2];  // of blocks on the diagonal: row g and column 2 q + n
-#pragma unroll
-        for (int n = 0; n < 2; ++n) {
-          at_or_behind[n] = place.g >= 2 * place.q + n;
-          is[n] = group == 0 ? at_or_behind[n] : place.g > 2 * place.q + n;
-        }
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
-          of_row[r] = group == 0 ? own(kFactorQ, r) : -own(kFactorK, r);
-          weight[r] = group == 0 ? 1.f : own(kBeta, r);
-        }
-        const Panels<T> result = {tiles.H.data + group * Tiles::kSquare, kChunk};  // H or M
-        float* const over = tiles.over_of(group, place.tile, place.g);
-        // What passes over a column comes from the columns in front of it. Ones in a product add them up: tf32 takes the
-        // sums' registers as they are, once its numbers of k stand in another order (2 q is q, 2 q + 1 is q + 4).
-        constexpr uint32_t kOne = 0x3F800000;
-        const uint32_t all[2] = {kOne, kOne};
-        const uint32_t in_front[2] = {2 * place.q < place.g ? kOne : 0,
-                                      2 * place.q + 1 < place.g ? kOne : 0};
-        float so_far[4] = {};  // of rows, over the columns so far, twice each
-        // Numbers j and j + 1 of a row, what they are scaled by; what passes, as an operand.
-        const auto scale = [&](int t, int r, const float(&factor)[2], const bool(&there)[2],
-                               uint32_t& word, uint32_t(&passes)[4]) {
-          float x[2];
-#pragma unroll
-          for (int n = 0; n < 2; ++n) {
-            x[n] = there[n] ? pairs.tiles[t][2 * r + n] * factor[n] : 0.f;
-            passes[r + 2 * n] = __float_as_uint(x[n] * square.tiles[t][2 * r + n]);
-          }
-          word = pair_from_floats<T>(weight[r] * x[0], weight[r] * x[1]);
-        };
-#pragma unroll
-        for (int block = 0; block < kChunk / 16; ++block) {
-          const bool diagonal = block == place.tile;
-          float of_rows[2];  // in an earlier block's columns
-          if (block < place.tile)
-#pragma unroll
-            for (int r = 0; r < 2; ++r)
-              of_rows[r] =
-                  of_row[r] * exp2_approx(decays.from_block(place.token + place.g + 8 * r, block));
-          uint32_t words[4] = {};
-#pragma unroll
-          for (int half = 0; half < 2; ++half) {
-            const int t = 2 * block + half, j = 8 * t + 2 * place.q;
-            uint32_t passes[4] = {};
-            if (block < place.tile) {
-              const float2 of_column = *reinterpret_cast<const float2*>(&decays.ahead[j]);
-#pragma unroll
-              for (int r = 0; r < 2; ++r)
-                scale(t, r, {of_rows[r] * of_column.x, of_rows[r] * of_column.y}, {true, true},
-                      words[2 * half + r], passes);
-            } else if (diagonal) {
-              const float2 of_column =
-                  *reinterpret_cast<const float2*>(&rows[kFactorK * kChunk + j]);
-#pragma unroll
-              for (int r = half; r < 2; ++r) {
-                const float* const E =
-                    &decays.near[place.token + place.g + 8 * r][8 * half + 2 * place.q];
-                const bool below = r > half;
-                scale(t, r, {E[0] * (of_row[r] * of_column.x), E[1] * (of_row[r] * of_column.y)},
-                      {below || is[0], below || is[1]}, words[2 * half + r], passes);
-              }
-            }
-            if (block > place.tile) continue;
-            float before[4];
-            mma_tf32(before, passes, in_front, so_far);
-            mma_tf32(so_far, passes, all, so_far);
-            // What passes over j and j + 1, from rows at them or behind to columns in front.
-            float passing[2] = {};
-#pragma unroll
-            for (int r = 0; r < 2; ++r)
-#pragma unroll
-              for (int n = 0; n < 2; ++n)
-                if (!diagonal || r > half || (r == half && at_or_behind[n]))
-                  passing[n] = fmaf(weight[r], before[2 * r + n], passing[n]);
-            *reinterpret_cast<float2*>(over + j) = make_float2(passing[0], passing[1]);
-          }
-          const int lane = threadIdx.x % 32;
-          store_matrices<false>(result.at(place.token + lane % 16, 16 * block + lane / 16 * 8),
-                                words);
-        }
+        // ---- H, or N and M, and what passes over tokens ----
+        const PairFactors<Tiles> factors(place, decays, rows);
+        group_wait<0>(square);
+        float passing[2];
+        weigh_pairs<T>(tiles, place, factors, pairs, square, passing);
 #pragma unroll
         for (int r = 0; r < 2; ++r)
           if (place.q == 0)
             tiles.share(kToBeta, group)[place.token + place.g + 8 * r] =
-                group == 0 ? to_beta[r] : to_beta[r] + so_far[2 * r];
+                group == 0 ? to_beta[r] : to_beta[r] + passing[r];
         turns.close();
         group_publish();
         Tiles::meet();
 
         // ---- Tokens with tokens ----
         group_begin(gq, gk);
-        group_multiply<kColumns, kRows, kChunk, T>(gq, {tiles.H}, {tiles.k, 0, place.key});
-        group_multiply<kRows, kRows, kChunk, T>(gk, {tiles.H}, {tiles.q, 0, place.key});
-        group_multiply<kColumns, kRows, kChunk, T>(gk, {tiles.M}, {tiles.k, 0, place.key});
-        group_multiply<kRows, kRows, kChunk, T>(gk, {tiles.M}, {tiles.k, 0, place.key});
+        group_multiply<kColumns, kRows, kChunk, T>(gq, {tiles.H}, {tiles.k, 0, first_key});
+        group_multiply<kRows, kRows, kChunk, T>(gk, {tiles.H}, {tiles.q, 0, first_key});
+        group_multiply<kColumns, kRows, kChunk, T>(gk, {tiles.M}, {tiles.k, 0, first_key});
+        group_multiply<kRows, kRows, kChunk, T>(gk, {tiles.M}, {tiles.k, 0, first_key});
         group_commit();
         group_wait<0>(gq, gk);
       }
@@ -375,6 +309,7 @@ __global__ void __launch_bounds__(DeltaLayout::kGroupThreads + DeltaLayout::kGro
       Tiles::meet();  // products have read the keys
       if (norms) {
         auto* const parts = reinterpret_cast<float*>(tiles.H.data);
+        const GradientPlace<Tiles> place = find_place();
         add_row_dots<T>(place, gq, tiles.q, parts, norms, part == 0);
         add_row_dots<T>(place, gk, tiles.k, parts, norms + 2 * kChunk, part == 0);
       }
@@ -414,6 +349,7 @@ void launch_delta_group_gradients(const GradientArgs<T>& args, int64_t padded_ke
       describe_result(boxes.to_q, args.q, in.heads, in.K) &&
       describe_result(boxes.to_k, args.k, in.heads, in.K) &&
       describe(boxes.to_v, args.v, in.value_heads, in.V);
+  boxes.everywhere = boxes.valid && !args.sequences.bounds && !args.sequences.reverse;
   const auto kernel = padded_keys == 256   ? group_gradients_kernel<T, 128, 2>
                       : padded_keys == 128 ? group_gradients_kernel<T, 128, 1>
                                            : group_gradients_kernel<T, 64, 1>;

@@ -21,7 +21,7 @@ __global__ void __launch_bounds__(kPairThreads, 1) group_pair_scan_kernel(DeltaS
   constexpr int kChunk = Tiles::kChunk, kDepth = kChunk / 16;
   const DeltaInputs<T>& in = args.in;
   const DeltaScanCut& cut = args.cut;
-  const int group = group_of_pair(), first_key = group * kHalfKeys;
+  const int group = uniform_warp() / 4, first_key = group * kHalfKeys;
   const PairDesk<Tiles, T> desk;
 
   for (int64_t item = blockIdx.x; item < cut.items; item += gridDim.x) {

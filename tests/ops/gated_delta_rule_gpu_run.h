@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <utility>
 #include <vector>
@@ -26,6 +27,7 @@ inline const int64_t* take_numbers(GpuTensors& gpu, SampleTensor& memory,
 struct Twist {
   int64_t largest_grid = kLargestGrid;
   bool upstream = true;            // whether there is a gradient of o
+  bool of_q = true, of_k = true;   // whether their gradients are wanted
   GatedDeltaRulePiece piece = {};  // of a backward pass, with states that the forward pass keeps
   bool keep = true;                // without, only the forward pass knows the piece
   bool in_place = false;  // final_state starts as initial_state and takes its place; forward only
@@ -63,8 +65,8 @@ inline void run(GatedDeltaRuleSample& s, int filling = 0xFF, const Gpu& planned_
   if (problem.packed) problem.bounds = take_numbers(gpu, bounds, s.bounds);
   const GatedDeltaRuleGradients gradients = {.o = twist.upstream ? take(s.go) : TensorView{},
                                              .final_state = gpu.take(s.gfinal),
-                                             .q = take(s.gq),
-                                             .k = take(s.gk),
+                                             .q = twist.of_q ? take(s.gq) : TensorView{},
+                                             .k = twist.of_k ? take(s.gk) : TensorView{},
                                              .v = take(s.gv),
                                              .g = take(s.gg),
                                              .beta = take(s.gbeta),
@@ -98,18 +100,27 @@ inline void run(GatedDeltaRuleSample& s, int filling = 0xFF, const Gpu& planned_
   }
 }
 
+// All that a forward and a backward pass leave behind.
+inline std::vector<const SampleTensor*> results_of(const GatedDeltaRuleSample& s) {
+  return {&s.o,  &s.final_state, &s.gq,     &s.gk,       &s.gv,
+          &s.gg, &s.gbeta,       &s.gA_log, &s.gdt_bias, &s.ginitial};
+}
 inline void expect_same_bits(const GatedDeltaRuleSample& one, const GatedDeltaRuleSample& two) {
-  for (const auto& [a, b] : {std::pair{&one.o, &two.o},
-                             {&one.final_state, &two.final_state},
-                             {&one.gq, &two.gq},
-                             {&one.gk, &two.gk},
-                             {&one.gv, &two.gv},
-                             {&one.gg, &two.gg},
-                             {&one.gbeta, &two.gbeta},
-                             {&one.gA_log, &two.gA_log},
-                             {&one.gdt_bias, &two.gdt_bias},
-                             {&one.ginitial, &two.ginitial}})
-    EXPECT_EQ(a->bytes(), b->bytes());
+  const auto a = results_of(one), b = results_of(two);
+  for (std::size_t i = 0; i < a.size(); ++i) EXPECT_EQ(a[i]->bytes(), b[i]->bytes());
+}
+// The same of samples that lie at other addresses.
+inline void expect_same_numbers(const GatedDeltaRuleSample& one, const GatedDeltaRuleSample& two) {
+  const auto numbers_of = [](const SampleTensor& tensor) {
+    std::vector<uint64_t> numbers;
+    if (tensor)
+      for_each_index(tensor.view().shape, [&](int64_t i, int64_t j, int64_t k, int64_t l) {
+        numbers.push_back(std::bit_cast<uint64_t>(read_element(tensor.view(), i, j, k, l)));
+      });
+    return numbers;
+  };
+  const auto a = results_of(one), b = results_of(two);
+  for (std::size_t i = 0; i < a.size(); ++i) EXPECT_EQ(numbers_of(*a[i]), numbers_of(*b[i]));
 }
 
 }  // namespace linescan::testing

@@ -642,6 +642,90 @@ TEST(GatedDeltaRuleGpuOperator, BlocksTakeSeveralItems) {
     }
 }
 
+// A block of the gradients' kernel of warp groups that takes all items of a launch, of several value heads and in one slice of V
+// or more; one part of the keys or two, with and without a norm, behind which a part waits. Tiles come and go in boxes, where
+// the GPU has such, at odd addresses in packs, and either way in one launch where sequences are packed: the bits are the same.
+class GatedDeltaRuleGpuGroups : public ::testing::TestWithParam<Case> {};
+const Case kBlockCases[] = {
+    Case{.batch = 1, .length = 130, .value_heads = 6, .K = 128, .V = 64, .dtype = kBf16},
+    Case{.batch = 1,
+         .length = 130,
+         .heads = 1,
+         .K = 72,
+         .V = 40,
+         .dtype = kBf16,
+         .norm = false,
+         .largest_key = 0.2},
+    Case{.batch = 1,
+         .length = 130,
+         .value_heads = 4,
+         .K = 192,
+         .V = 72,
+         .dtype = kFp16,
+         .initial = true,
+         .norm = false,
+         .largest_key = 0.1},
+    Case{.batch = 1,
+         .length = 130,
+         .value_heads = 4,
+         .K = 192,
+         .V = 72,
+         .dtype = kBf16,
+         .reverse = true,
+         .norm = false,
+         .largest_key = 0.1},
+    Case{.batch = 1,
+         .length = 200,
+         .heads = 1,
+         .K = 256,
+         .V = 72,
+         .dtype = kBf16,
+         .bounds = {3, 70, 140, 200},
+         .gate = true}};
+
+TEST_P(GatedDeltaRuleGpuGroups, BlocksTakeAllItems) {
+  if (!have_gpu()) GTEST_SKIP() << "no GPU: " << why_no_gpu();
+  Case c = GetParam();
+  c.mode = Mode::kChunk;
+  GatedDeltaRuleSample aligned(c);
+  run(aligned, 0xFF, test_gpu(), {.largest_grid = 1});
+  expect_passed(aligned.judge(gated_delta_rule_gpu_bound(c.dtype)));
+  c.misalign = 1;
+  GatedDeltaRuleSample odd(c);
+  run(odd, 1, test_gpu(), {.largest_grid = 1});
+  expect_same_numbers(aligned, odd);
+}
+INSTANTIATE_TEST_SUITE_P(Blocks, GatedDeltaRuleGpuGroups, ::testing::ValuesIn(kBlockCases));
+
+TEST(GatedDeltaRuleGpuOperator, GradientsOfKeysThatNobodyWants) {
+  if (!have_gpu()) GTEST_SKIP() << "no GPU: " << why_no_gpu();
+  for (const int64_t K : {72, 256})
+    for (const int misalign : {0, 1}) {
+      const Case c{.batch = 1,
+                   .length = 70,
+                   .heads = 1,
+                   .value_heads = 1,
+                   .K = K,
+                   .V = 40,
+                   .dtype = kBf16,
+                   .mode = Mode::kChunk,
+                   .misalign = misalign};
+      GatedDeltaRuleSample all(c);
+      run(all, 0xFF, test_gpu(), {.largest_grid = 1});
+      const auto untouched = GatedDeltaRuleSample(c).gq.bytes();
+      for (const auto& [of_q, of_k] : {std::pair{false, true}, {true, false}, {false, false}}) {
+        SCOPED_TRACE(::testing::Message() << c << ", of q and k: " << of_q << of_k);
+        GatedDeltaRuleSample some(c);
+        run(some, 0xFF, test_gpu(), {.largest_grid = 1, .of_q = of_q, .of_k = of_k});
+        EXPECT_EQ(some.gq.bytes(), of_q ? all.gq.bytes() : untouched);
+        EXPECT_EQ(some.gk.bytes(), of_k ? all.gk.bytes() : untouched);
+        EXPECT_EQ(some.gv.bytes(), all.gv.bytes());
+        EXPECT_EQ(some.gg.bytes(), all.gg.bytes());
+        EXPECT_EQ(some.gbeta.bytes(), all.gbeta.bytes());
+      }
+    }
+}
+
 // Two and four warps that share the state's columns, several parts of V, more value heads than blocks.
 TEST(GatedDeltaRuleGpuOperator, CutsOfTheStateAgree) {
   if (!have_gpu()) GTEST_SKIP() << "no GPU: " << why_no_gpu();

@@ -138,7 +138,12 @@ template <typename T>
 T* offset_bytes(T* base, int a, int b) {
   return reinterpret_cast<T*>(reinterpret_cast<std::uintptr_t>(base) + int64_t{a} * b);
 }
+template <typename T>
+T uniform(T number) {
+  return number;
+}
 inline void keep(int&) {}
+inline unsigned keep_own(unsigned number) { return number; }
 template <typename T>
 T* keep_shared(T* address) {
   return address;

@@ -42,16 +42,24 @@ __device__ __forceinline__ T* offset_bytes(T* base, int a, int b) {
   asm("mad.wide.s32 %0, %1, %2, %3;" : "=l"(result) : "r"(a), "r"(b), "l"(base));
   return result;
 }
-// Makes the assembler keep a number that is the same in the whole warp, instead of computing it anew
-// wherever it is used; it does not see through a shuffle.
-__device__ __forceinline__ void keep(int& number) { number = __shfl_sync(kAllLanes, number, 0); }
-
-// Likewise a lane's address in shared memory.
+// The assembler does not see through a shuffle: it keeps what one gives, where it would compute a number anew wherever it is used, or
+// ask the hardware again for the thread's index. By all threads of the warp.
+//
+// A number that they have in common; it and what follows from it are kept in registers of the whole warp, where products of
+// warp groups and copies in bulk want their addresses.
+template <typename T>
+__device__ __forceinline__ T uniform(T number) {
+  return __shfl_sync(kAllLanes, number, 0);
+}
+__device__ __forceinline__ void keep(int& number) { number = uniform(number); }
+// A lane's own number, and a lane's address in shared memory.
+__device__ __forceinline__ unsigned keep_own(unsigned number) {
+  return __shfl_sync(kAllLanes, number, static_cast<int>(threadIdx.x) % 32);
+}
 template <typename T>
 __device__ __forceinline__ T* keep_shared(T* address) {
-  const auto number = static_cast<unsigned>(__cvta_generic_to_shared(address));
   return static_cast<T*>(
-      __cvta_shared_to_generic(__shfl_sync(kAllLanes, number, static_cast<int>(threadIdx.x) % 32)));
+      __cvta_shared_to_generic(keep_own(static_cast<unsigned>(__cvta_generic_to_shared(address)))));
 }
 
 // c += a b, and c *= a, where `yes`: in place, where a condition in C++ becomes copies that are chosen from.

@@ -58,19 +58,9 @@ __device__ __forceinline__ void group_takes_registers() {
 #endif
 }
 
-// A number that all threads of a warp have in common, so that the compiler knows: it keeps what a shuffle gives, and what follows
-// from it, in registers of the whole warp, where products and copies in bulk want their addresses. By all threads of the warp.
-__device__ __forceinline__ int uniform(int x) { return __shfl_sync(kAllLanes, x, 0); }
-__device__ __forceinline__ int64_t uniform(int64_t x) { return __shfl_sync(kAllLanes, x, 0); }
 // The thread's warp. Operands that differ from group to group start at addresses that follow from it.
 __device__ __forceinline__ int uniform_warp() {
   return uniform(static_cast<int>(threadIdx.x) / 32);
-}
-// The thread's index in its warp, kept: where registers are short the compiler would ask the hardware for it at every use, which
-// takes longer than a load from shared memory. It cannot ask again for what a shuffle gave.
-__device__ __forceinline__ int kept_lane_index() {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  return __shfl_sync(kAllLanes, lane, lane);
 }
 
 // What this thread stored to shared memory so far may be read by products, and by copies in bulk (copies.cuh), after the next
@@ -85,7 +75,8 @@ __device__ __forceinline__ void group_publish() {
 // What stands where in an operand of depth k: the numbers of one k in a column of the matrix, or in a row.
 enum class DepthIs { kColumns, kRows };
 
-// A block of a matrix that starts at a row (a multiple of 8) and column (of 64; where depth is rows, 32).
+// A block of a matrix that starts at a row (a multiple of 8) and column (of 64; where depth is rows, 32). The same for all threads
+// of a group.
 template <typename T>
 struct GroupOperand {
   Panels<T> matrix;

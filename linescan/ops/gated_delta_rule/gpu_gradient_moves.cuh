@@ -57,9 +57,9 @@ __device__ __forceinline__ void store_panels(int thread, const Panels<T>& tile, 
   }
 }
 
-// All that the block's items need, in the order in which the groups take it, and what they leave. kBoxes: everywhere in boxes. Then
-// one thread does nearly everything, from numbers that the warp has in common, in code that is short: the groups wait for whatever
-// it takes between two stages (docs/decisions/0059).
+// All that the block's items need, in the order in which the groups take it, and what they leave. kBoxes: everywhere in
+// boxes. Then one thread does nearly everything, from numbers that the warp has in common, in code that is short: the groups
+// wait for whatever it takes between two stages (decision 0059).
 template <typename T, int kKeys, int kParts, bool kBoxes, class Tiles>
 __device__ __forceinline__ void move_gradient_tiles(const Tiles& tiles, const GradientArgs<T>& args,
                                                     const GradientBoxes& boxes) {
@@ -76,7 +76,9 @@ __device__ __forceinline__ void move_gradient_tiles(const Tiles& tiles, const Gr
   // What the groups left in a tile, which may be filled again after settle().
   const auto send = [&]<int kColumns>(const Panels<T>& tile, const Parcel& parcel,
                                       const RowBoxes& to, bool vectors) {
-    if (!parcel.to) return;
+    if (kBoxes && thread >= 32) return;
+    // Shuffles stand between what the warp reads of a parcel and what its first thread writes there next.
+    if (!uniform(int{parcel.to != nullptr})) return;
     if (!kBoxes && !parcel.boxes)
       return store_panels<kColumns, kThreads>(thread, tile, parcel.to, parcel.step, parcel.rows,
                                               parcel.columns, vectors);
@@ -89,7 +91,7 @@ __device__ __forceinline__ void move_gradient_tiles(const Tiles& tiles, const Gr
   };
   const auto settle = [&] {
     if (thread == 0) wait_sent();
-    if (!kBoxes) Team::meet();  // else nobody but this thread fills tiles
+    if (!kBoxes) Team::meet();  // else nobody but thread 0 fills tiles
   };
   const auto send_values = [&](int stage) {
     send.template operator()<kSlice>(GroupStage<Tiles, T>(tiles, stage).v, tiles.parcels[stage],
@@ -108,7 +110,7 @@ __device__ __forceinline__ void move_gradient_tiles(const Tiles& tiles, const Gr
   };
 
   DeltaSequences sequences = args.sequences;
-  if (kBoxes) sequences.bounds = nullptr;  // it is; said to the compiler
+  if (kBoxes) sequences.bounds = nullptr;  // as it is then: the compiler drops the search
   for (int64_t item = blockIdx.x; item < args.chunks * in.heads; item += gridDim.x) {
     const int64_t number = uniform(item / in.heads);
     const int head = static_cast<int>(item - number * in.heads);

@@ -12,17 +12,17 @@ namespace linescan {
 template <class Tiles>
 struct PairFactors {
   static constexpr int kChunk = Tiles::kChunk, kEarlier = kChunk / 16 - 1;
-  float weight[2];  // from N to M
-  float row[2],
-      near[2][2][2];  // in the own block: of rows, and of pairs: row, eight of columns, number
-  float2 own_columns[2];
-  float rows[kEarlier][2];  // in earlier blocks
-  float2 columns[2 * kEarlier];
+  float weight[2];               // of rows, from N to M
+  float row[2];                  // of rows, in the own block
+  float2 near[2][2];             // decays there: of row and eight of columns
+  float2 own_columns[2];         // of eights of columns there
+  float rows[kEarlier][2];       // of rows, in an earlier block
+  float2 columns[2 * kEarlier];  // of eights of columns of earlier blocks
 
   // record: its rows.
   __device__ __forceinline__ PairFactors(const GradientPlace<Tiles>& place,
                                          const DeltaDecays<kChunk>& decays, const float* record) {
-    const auto of = [&](DeltaRow which, int token) -> const float& {
+    const auto number = [&](DeltaRow which, int token) -> const float& {
       return record[which * kChunk + token];
     };
     const auto two = [](const float& numbers) {
@@ -32,20 +32,20 @@ struct PairFactors {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int token = place.token + place.g + 8 * r;
-      weight[r] = queries ? 1.f : of(kBeta, token);
-      row[r] = queries ? of(kFactorQ, token) : -of(kFactorK, token);
+      weight[r] = queries ? 1.f : number(kBeta, token);
+      row[r] = queries ? number(kFactorQ, token) : -number(kFactorK, token);
 #pragma unroll
       for (int block = 0; block < kEarlier; ++block)
         rows[block][r] = decays.from_block(token, block);
 #pragma unroll
-      for (int half = 0; half <= r; ++half)
-#pragma unroll
-        for (int n = 0; n < 2; ++n)
-          near[r][half][n] = decays.near[token][8 * half + 2 * place.q + n];
+      for (int half = 0; half <= r; ++half) {
+        const float* const two_of_row = &decays.near[token][8 * half + 2 * place.q];
+        near[r][half] = make_float2(two_of_row[0], two_of_row[1]);  // at an odd address
+      }
     }
 #pragma unroll
     for (int half = 0; half < 2; ++half)
-      own_columns[half] = two(of(kFactorK, place.token + 8 * half + 2 * place.q));
+      own_columns[half] = two(number(kFactorK, place.token + 8 * half + 2 * place.q));
 #pragma unroll
     for (int t = 0; t < 2 * kEarlier; ++t) columns[t] = two(decays.ahead[8 * t + 2 * place.q]);
 #pragma unroll
@@ -58,20 +58,20 @@ struct PairFactors {
   __device__ __forceinline__ float2 of(int r, int t) const {
     if (t / 2 < kBlock)
       return make_float2(rows[t / 2][r] * columns[t].x, rows[t / 2][r] * columns[t].y);
-    const float2 column = own_columns[t % 2];
-    return make_float2(near[r][t % 2][0] * (row[r] * column.x),
-                       near[r][t % 2][1] * (row[r] * column.y));
+    const float2 decay = near[r][t % 2], column = own_columns[t % 2];
+    return make_float2(decay.x * (row[r] * column.x), decay.y * (row[r] * column.y));
   }
 };
 
-// result <- H or M of the warp's block of tokens, zeros behind the diagonal; tiles.over_of(..) <- what passes. sums: of
-// the rows' terms of what passes. `pairs` and `square` are the products without their factors; kBlock: place.tile.
+// result <- H or M of the warp's block of tokens, zeros behind the diagonal; tiles.over_of(..) <- what passes.
+// row_sums <- its terms, summed up over rows g and g + 8. `pairs` and `square` are the products without their factors;
+// kBlock: place.tile.
 template <int kBlock, typename T, class Tiles>
 __device__ __forceinline__ void weigh_pairs(const Tiles& tiles, const GradientPlace<Tiles>& place,
                                             const PairFactors<Tiles>& factors,
                                             const Sums<Tiles::kChunk / 8>& pairs,
                                             const Sums<Tiles::kChunk / 8>& square,
-                                            float (&sums)[2]) {
+                                            float (&row_sums)[2]) {
   constexpr int kChunk = Tiles::kChunk;
   const bool queries = place.key_warp == 0;
   const Panels<T> result = {tiles.H.data + place.key_warp * Tiles::kSquare, kChunk};
@@ -127,8 +127,8 @@ __device__ __forceinline__ void weigh_pairs(const Tiles& tiles, const GradientPl
     const int lane = 4 * place.g + place.q;
     store_matrices<false>(result.at(16 * kBlock + lane % 16, 16 * block + lane / 16 * 8), words);
   }
-  sums[0] = so_far[0];
-  sums[1] = so_far[2];
+  row_sums[0] = so_far[0];
+  row_sums[1] = so_far[2];
 }
 
 // The same for any block; a warp's code knows its own, so that nothing stands between the blocks of a row.
@@ -137,17 +137,17 @@ __device__ __forceinline__ void weigh_pairs(const Tiles& tiles, const GradientPl
                                             const PairFactors<Tiles>& factors,
                                             const Sums<Tiles::kChunk / 8>& pairs,
                                             const Sums<Tiles::kChunk / 8>& square,
-                                            float (&sums)[2]) {
+                                            float (&row_sums)[2]) {
   static_assert(Tiles::kChunk == 64);
   switch (place.tile) {
     case 0:
-      return weigh_pairs<0, T>(tiles, place, factors, pairs, square, sums);
+      return weigh_pairs<0, T>(tiles, place, factors, pairs, square, row_sums);
     case 1:
-      return weigh_pairs<1, T>(tiles, place, factors, pairs, square, sums);
+      return weigh_pairs<1, T>(tiles, place, factors, pairs, square, row_sums);
     case 2:
-      return weigh_pairs<2, T>(tiles, place, factors, pairs, square, sums);
+      return weigh_pairs<2, T>(tiles, place, factors, pairs, square, row_sums);
     default:
-      return weigh_pairs<3, T>(tiles, place, factors, pairs, square, sums);
+      return weigh_pairs<3, T>(tiles, place, factors, pairs, square, row_sums);
   }
 }
 

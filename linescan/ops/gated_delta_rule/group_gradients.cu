@@ -4,8 +4,9 @@
 // A block takes a chunk and a head of q and k, and goes through the value heads that read them; with more than 128
 // keys twice, for half of the keys each time. Two groups of four warps share the keys; each has all 64 tokens, 16 a
 // warp, and what the products give. V goes by in slices of 64. Of the products of tokens with tokens the first group has
-// H = E o (gO u^T), the second N = -E o (gX u^T) and M. Two warps move tiles (gpu_gradient_moves.cuh), two finish the
-// gradients of gates (gpu_gradient_sums.cuh); turns are in gpu_gradient_tiles.cuh.
+// H = E o (gO u^T), the second N = -E o (gX u^T) and M (gpu_gradient_pairs.cuh). Two warps move tiles
+// (gpu_gradient_moves.cuh), two finish the gradients of gates (gpu_gradient_sums.cuh); turns are in
+// gpu_gradient_tiles.cuh.
 //
 // Numerics:  sums in float32; operands of products are rounded to T; what passes over a token is summed up from terms with
 //            eleven bits (tf32), which have float32's range.
@@ -116,29 +117,29 @@ __global__ void __launch_bounds__(DeltaLayout::kGroupThreads + DeltaLayout::kGro
   Turns turns(tiles.arrivals);
   if (threadIdx.x == 0) turns.begin();
   __syncthreads();
-  // Sums of 128 keys leave the others no more than 56 registers, with which they spill.
+  // Sums of 128 keys leave the others no more than 56 registers, too few for movers of both ways.
   if (threadIdx.x >= kThreads) {
     group_gives_registers<(kKeys == 64 ? 88 : 56)>();
     if (threadIdx.x >= kThreads + GradientMovers::kThreads)
-      finish_gates<T, kParts>(tiles, args, slot.gates());
-    else if (boxes.everywhere)
-      move_gradient_tiles<T, kKeys, kParts, kHasBoxes>(tiles, args, boxes);
-    else
-      move_gradient_tiles<T, kKeys, kParts, false>(tiles, args, boxes);
-    return;
+      return finish_gates<T, kParts>(tiles, args, slot.gates());
+    if constexpr (kHasBoxes)
+      if (boxes.everywhere) return move_gradient_tiles<T, kKeys, kParts, true>(tiles, args, boxes);
+    return move_gradient_tiles<T, kKeys, kParts, false>(tiles, args, boxes);
   }
   group_takes_registers<(kKeys == 64 ? 208 : 224)>();
   const DeltaInputs<T>& in = args.in;
   // Where a thread has its numbers is found anew for every step: addresses that the compiler finds ahead do not fit into
   // registers.
-  const int warp = uniform_warp(), kept_lane = kept_lane_index();
-  const auto find_lane = [&] { return in_register(kept_lane); };
+  const int warp = uniform_warp();
+  const unsigned kept_lane = keep_own(threadIdx.x % 32);
+  const auto find_lane = [&] { return static_cast<int>(in_register(kept_lane)); };
   const auto find_place = [&] { return GradientPlace<Tiles>(warp, find_lane()); };
   const int group = warp / 4, first_key = Tiles::kOwn * group;
   DeltaDecays<kChunk>& decays = *tiles.decays;
   const int slices = args.padded_values / kSlice;
   // A token's threads, where the work is neither keys nor pairs, and their numbers of a slice.
   constexpr int kLanes = kThreads / kChunk, kLaneValues = kSlice / kLanes;
+  static_assert(kLanes == 4);  // as many as share a row of sums
 
   for (int64_t item = blockIdx.x; item < args.chunks * in.heads; item += gridDim.x) {
     // No others are empty, and finding out takes a division.
@@ -284,13 +285,13 @@ __global__ void __launch_bounds__(DeltaLayout::kGroupThreads + DeltaLayout::kGro
         // ---- H, or N and M, and what passes over tokens ----
         const PairFactors<Tiles> factors(place, decays, rows);
         group_wait<0>(square);
-        float passing[2];
-        weigh_pairs<T>(tiles, place, factors, pairs, square, passing);
+        float row_sums[2];
+        weigh_pairs<T>(tiles, place, factors, pairs, square, row_sums);
 #pragma unroll
         for (int r = 0; r < 2; ++r)
           if (place.q == 0)
             tiles.share(kToBeta, group)[place.token + place.g + 8 * r] =
-                group == 0 ? to_beta[r] : to_beta[r] + passing[r];
+                group == 0 ? to_beta[r] : to_beta[r] + row_sums[r];
         turns.close();
         group_publish();
         Tiles::meet();

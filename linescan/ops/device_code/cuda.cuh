@@ -42,8 +42,8 @@ __device__ __forceinline__ T* offset_bytes(T* base, int a, int b) {
   asm("mad.wide.s32 %0, %1, %2, %3;" : "=l"(result) : "r"(a), "r"(b), "l"(base));
   return result;
 }
-// The assembler does not see through a shuffle: it keeps what one gives, where it would compute a number anew wherever it is used, or
-// ask the hardware again for the thread's index. By all threads of the warp.
+// The assembler does not see through a shuffle: it keeps what one gives, where it would compute a number anew
+// wherever it is used, or ask the hardware again for the thread's index. By all threads of the warp.
 //
 // A number that they have in common; it and what follows from it are kept in registers of the whole warp, where products of
 // warp groups and copies in bulk want their addresses.

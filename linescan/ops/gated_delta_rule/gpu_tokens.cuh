@@ -199,6 +199,10 @@ bool describe_tokens(RowBoxes& boxes, const DeltaRows<T>& rows, int64_t heads, i
 __device__ __forceinline__ bool tokens_are_box(const DeltaWalk& walk, bool whole, bool packed) {
   return kHasBoxes && walk.step == 1 && (whole || !packed);
 }
+// Whether those of every chunk do, on a device that has boxes.
+inline bool all_tokens_are_boxes(const DeltaSequences& sequences) {
+  return !sequences.bounds && !sequences.reverse;
+}
 
 // The chunk of that number; without tokens if the number is left out.
 __device__ __forceinline__ DeltaChunk chunk_of(const DeltaSequences& sequences, int64_t number,

@@ -350,7 +350,7 @@ void launch_delta_group_gradients(const GradientArgs<T>& args, int64_t padded_ke
       describe_result(boxes.to_q, args.q, in.heads, in.K) &&
       describe_result(boxes.to_k, args.k, in.heads, in.K) &&
       describe(boxes.to_v, args.v, in.value_heads, in.V);
-  boxes.everywhere = boxes.valid && !args.sequences.bounds && !args.sequences.reverse;
+  boxes.everywhere = boxes.valid && all_tokens_are_boxes(args.sequences);
   const auto kernel = padded_keys == 256   ? group_gradients_kernel<T, 128, 2>
                       : padded_keys == 128 ? group_gradients_kernel<T, 128, 1>
                                            : group_gradients_kernel<T, 64, 1>;

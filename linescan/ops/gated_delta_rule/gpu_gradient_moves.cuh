@@ -77,14 +77,17 @@ __device__ __forceinline__ void move_gradient_tiles(const Tiles& tiles, const Gr
   const auto send = [&]<int kColumns>(const Panels<T>& tile, const Parcel& parcel,
                                       const RowBoxes& to, bool vectors) {
     if (kBoxes && thread >= 32) return;
-    // Shuffles stand between what the warp reads of a parcel and what its first thread writes there next.
-    if (!uniform(int{parcel.to != nullptr})) return;
+    const auto leave = [] {  // the warp's first thread writes the next parcel there
+      if (kBoxes) __syncwarp();
+    };
+    if (!uniform(int{parcel.to != nullptr})) return leave();
     if (!kBoxes && !parcel.boxes)
       return store_panels<kColumns, kThreads>(thread, tile, parcel.to, parcel.step, parcel.rows,
                                               parcel.columns, vectors);
     BoxPlace place = {uniform(parcel.place.number), uniform(parcel.place.head),
                       uniform(parcel.place.token), uniform(parcel.place.batch)};
     const int columns = uniform(parcel.columns);
+    leave();
     if (thread != 0) return;
     for (int panel = 0; panel < kColumns / kSlice; ++panel, place.number += kSlice)
       if (panel * kSlice < columns) store_box(to, place, tile.data + panel * Tiles::kSquare);

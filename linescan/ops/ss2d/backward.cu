@@ -240,7 +240,8 @@ template <typename T>
 bool packs(const BackwardArguments<T>& args, const Ss2dGpuPlan& plan) {
   if constexpr (sizeof(T) == 2)
     return (packs_backward(args) &&
-            (args.pieces > 0 || size_of(args.gout_dtype) <= plan.gradient_bytes)) ||
+            (args.pieces > 0 ||
+             static_cast<int64_t>(size_of(args.gout_dtype)) <= plan.gradient_bytes)) ||
            packs_states_backward(args, plan);
   return false;
 }

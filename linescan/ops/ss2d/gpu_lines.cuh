@@ -18,22 +18,20 @@ __device__ __forceinline__ void keep_in_lane(int& number) {
   number = min(number, 0x7FFFFFFF - static_cast<int>(threadIdx.x) % 32);
 }
 
-// A tensor of planes along a lane's line, from the segment that it is at.
+// A tensor of planes along a lane's line, from the steps that it is at.
 template <typename Element>
 struct LineWalk {
-  Element *first, *at;
-  int step, line;  // bytes from step to step, from line to line
+  Element* at;
+  int step;  // bytes from step to step
 
-  // `first`: at the first step of the first line. pixel: numbers from pixel to pixel.
-  __device__ __forceinline__ LineWalk(Element* first, int64_t pixel, const TileRoute& route)
-      : first(first), at(first) {
+  LineWalk() = default;
+  // first: at the first step of the route's first line; pixel: numbers from pixel to pixel.
+  __device__ __forceinline__ LineWalk(Element* first, int64_t pixel, const TileRoute& route,
+                                      int line, int position) {
     const int bytes = static_cast<int>(pixel * sizeof(Element));
     step = route.pixel_step * bytes;
-    line = route.pixel_line * bytes;
     keep_in_lane(step);
-  }
-  __device__ __forceinline__ void start(int line_number, int position) {
-    at = offset_bytes(offset_bytes(first, line_number, line), position, step);
+    at = offset_bytes(offset_bytes(first, line, route.pixel_line * bytes), position, step);
   }
   __device__ __forceinline__ void move(int steps) { at = offset_bytes(at, steps, step); }
   __device__ __forceinline__ Element* ahead(int steps) const {
@@ -41,15 +39,32 @@ struct LineWalk {
   }
 };
 
-// Where it begins for a lane's channels.
+// Where the numbers of a block's image begin: of its first channel, at pixel 0.
 template <typename T, typename Element>
-__device__ __forceinline__ LineWalk<Element> channels_walk(const Ss2dGpuArguments<T>& args,
-                                                           const BlockPlace& place,
-                                                           const TileRoute& route,
-                                                           const GpuPlanes<Element>& planes) {
-  Element* const first = planes.data + place.image * planes.batch +
-                         route.pixel_origin * planes.pixel + lane_channel(args, place);
-  return {first, planes.pixel, route};
+__device__ __forceinline__ Element* first_of_block(const Ss2dGpuArguments<T>&,
+                                                   const BlockPlace& place,
+                                                   const GpuPlanes<Element>& planes) {
+  return planes.data + place.image * planes.batch + place.group * kGpuChannels;
+}
+// The record of a route's first step.
+template <typename T>
+__device__ __forceinline__ const T* first_record(const Ss2dGpuArguments<T>& args,
+                                                 const BlockPlace& place, const TileRoute& route,
+                                                 int k) {
+  const int64_t pixels = place.image * args.height * args.width + route.pixel_origin;
+  return args.projection + (pixels * args.routes + k) * args.record;
+}
+// The first of a lane's channels, counted from the block's first one.
+template <typename T>
+__device__ __forceinline__ int own_channel(const Ss2dGpuArguments<T>& args,
+                                           const BlockPlace& place) {
+  return lane_channel(args, place) - place.group * kGpuChannels;
+}
+
+// Calls use.operator()<kWhole>() for a segment of which `left` steps exist: whether all do.
+template <class Use>
+__device__ __forceinline__ void whole_or_part(int left, const Use& use) {
+  left >= kGpuLineSteps ? use.template operator()<true>() : use.template operator()<false>();
 }
 
 // The lane's two channels at the steps of a segment, of which `left` exist; behind those, at the last one.
@@ -60,70 +75,47 @@ __device__ __forceinline__ void load_steps(Two<Element> (&values)[kGpuLineSteps]
   for (int t = 0; t < kGpuLineSteps; ++t)
     values[t] = read_two(walk.ahead(kWhole ? t : min(t, left - 1)));
 }
-template <typename Element>
-__device__ __forceinline__ void load_steps(Two<Element> (&values)[kGpuLineSteps],
-                                           const LineWalk<const Element>& walk, int left) {
-  left >= kGpuLineSteps ? load_steps<true>(values, walk, left)
-                        : load_steps<false>(values, walk, left);
-}
 
-// What a lane reads of its line: the records, and its channels of another tensor (x or the result's gradient),
-// of the segment that it is at.
-template <typename T, typename Input, int kHalves>
-struct LineReader {
-  RecordColumns<T, kHalves> records;
-  Two<Input> values[kGpuLineSteps];
-  int line = 0;  // of the route; lanes behind the last one repeat it
+// The line that a lane walks of the four of a group, and whether there is one: lanes behind the last one repeat it.
+struct OwnLine {
+  int number;
+  bool exists;
 
-  __device__ __forceinline__ LineReader(const Ss2dGpuArguments<T>& args, const BlockPlace& place,
-                                        const TileRoute& route, int k,
-                                        const GpuPlanes<const Input>& input)
-      : lines_(route.lines),
-        record_walk_(first_record(args, place, route, k), int64_t{args.routes} * args.record,
-                     route),
-        value_walk_(channels_walk(args, place, route, input)),
-        words_(args.record, kHalves),
-        odd_(threadIdx.x / 4 & 1) {
-    record_walk_.first += words_.first;
+  __device__ __forceinline__ OwnLine(const TileRoute& route, int group) {
+    const int own = group * kGpuSegments + static_cast<int>(threadIdx.x) % 4;
+    number = min(own, route.lines - 1);
+    exists = own < route.lines;
   }
+};
 
-  // Goes to step `position` of four lines. False: the lane has none.
-  __device__ __forceinline__ bool start(int group, int position = 0) {
-    const int q = threadIdx.x % 4, g = threadIdx.x % 32 / 4;
-    const int own = group * kGpuSegments + q;
-    line = min(own, lines_ - 1);
-    value_walk_.start(line, position);
-    record_walk_.start(min(group * kGpuSegments + g / 2, lines_ - 1), position + odd_);
-    return own < lines_;
+// The records along the lines of a warp: a lane's columns of them at the segment that it is at.
+template <typename T, int kHalves>
+struct LineRecords {
+  RecordColumns<T, kHalves> columns;
+
+  __device__ __forceinline__ explicit LineRecords(const Ss2dGpuArguments<T>& args)
+      : words_(args.record, kHalves), odd_(threadIdx.x / 4 & 1) {}
+
+  // Goes to step `position` of four lines of a route. first: the record of the route's first step.
+  __device__ __forceinline__ void start(const Ss2dGpuArguments<T>& args, const TileRoute& route,
+                                        const T* first, int group, int position) {
+    const int line = group * kGpuSegments + static_cast<int>(threadIdx.x) % 32 / 8;
+    walk_ = {first + words_.first, int64_t{args.routes} * args.record, route,
+             min(line, route.lines - 1), position + odd_};
   }
-  __device__ __forceinline__ void move(int steps) {
-    value_walk_.move(steps), record_walk_.move(steps);
-  }
+  __device__ __forceinline__ void move(int steps) { walk_.move(steps); }
   // The segment's steps, of which `left` exist; behind those, the last one.
-  __device__ __forceinline__ void load(int left) {
-    left >= kGpuLineSteps ? load<true>(left) : load<false>(left);
-  }
-
- private:
-  int lines_;
-  LineWalk<const T> record_walk_;
-  LineWalk<const Input> value_walk_;
-  RecordWords words_;
-  int odd_;  // whether the lane's columns are odd steps
-
-  __device__ __forceinline__ static const T* first_record(const Ss2dGpuArguments<T>& args,
-                                                          const BlockPlace& place,
-                                                          const TileRoute& route, int k) {
-    const int64_t pixels = place.image * args.height * args.width + route.pixel_origin;
-    return args.projection + (pixels * args.routes + k) * args.record;
-  }
   template <bool kWhole>
   __device__ __forceinline__ void load(int left) {
 #pragma unroll
     for (int j = 0; j < kGpuProducts; ++j)
-      records.load(j, record_walk_.ahead(kWhole ? 2 * j : min(2 * j, left - 1 - odd_)), words_);
-    load_steps<kWhole>(values, value_walk_, left);
+      columns.load(j, walk_.ahead(kWhole ? 2 * j : min(2 * j, left - 1 - odd_)), words_);
   }
+
+ private:
+  LineWalk<const T> walk_;
+  RecordWords words_;
+  int odd_;  // whether the lane's columns are odd steps
 };
 
 // The sums of a lane's channels along its line, from the segment that it is at.

@@ -43,10 +43,6 @@ void dispatch_block(const Ss2dGpuPlan& plan, const Function& function) {
   function.template operator()<PackedBlock::kTile>();
 }
 
-// Whether there are kernels for so many eights: counted down from the most, every second of those that kGpuExactHalves leaves.
-__host__ __device__ constexpr bool have_kernels(int halves, int most) {
-  return halves <= kGpuExactHalves || (most - halves) % 2 == 0;
-}
 // Whether kernels for so many eights also take records of one less.
 __host__ __device__ constexpr bool may_have_spare(int halves) {
   return halves > kGpuExactHalves + 1;
@@ -234,6 +230,7 @@ struct RecordWalk {
 template <typename T, int kHalves>
 struct PackedWeights {
   static constexpr int kParts = (kHalves + 1) / 2;
+  static constexpr int kWords = 4 * kParts + 2;  // of a lane
   FragmentA<T> parts[kParts];
   float bias[2];  // in units of ln 2
 
@@ -251,6 +248,17 @@ struct PackedWeights {
         parts[part].words[i] = r < args.rank ? word : 0u;
       }
     for (int i = 0; i < 2; ++i) bias[i] = kLog2e * args.dt_bias[row + i];
+  }
+  // As another warp left them: a lane's words 32 apart.
+  __device__ __forceinline__ explicit PackedWeights(const uint32_t* words) {
+#pragma unroll
+    for (int i = 0; i < 4 * kParts; ++i) parts[i / 4].words[i % 4] = words[32 * i];
+    for (int i = 0; i < 2; ++i) bias[i] = __uint_as_float(words[32 * (4 * kParts + i)]);
+  }
+  __device__ __forceinline__ void store(uint32_t* words) const {
+#pragma unroll
+    for (int i = 0; i < 4 * kParts; ++i) words[32 * i] = parts[i / 4].words[i % 4];
+    for (int i = 0; i < 2; ++i) words[32 * (4 * kParts + i)] = __float_as_uint(bias[i]);
   }
 
   // What softplus makes delta of, in units of ln 2, for the lane's two channels at its segment's steps; the step behind

@@ -246,11 +246,13 @@ Ss2dGpuPlan plan(const Ss2dSize& size, Pass pass, const Gpu& gpu) {
   plan.shared_carries = carried > 0;
   plan.packed = size.states == 1 && size_of(size.dtype) == 2;
   plan.gradient_bytes = pass == Pass::kBackward ? size_of(size.out_dtype) : 0;
-  // Beside the sums: the packed kernels', if one tile is the plane; the general ones'; and for either.
+  // Beside the sums: the packed kernels', the general ones', and for either.
   const int64_t stages =
       gpu_stage_bytes(size_of(size.dtype)) + gpu_stage_bytes(plan.gradient_bytes);
   const auto packed_bytes = [&](int64_t warps) {
-    return plan.packed && plan.pieces == 0 ? warps * stages + gpu_chain_bytes(warps) : 0;
+    if (!plan.packed) return int64_t{0};
+    if (plan.pieces > 0) return gpu_line_route_bytes(size.record());
+    return warps * stages + gpu_chain_bytes(warps);
   };
   const auto general_bytes = [&](int64_t warps) { return gpu_transfer_bytes(warps) + carried; };
   const auto hand_over = [&](int64_t warps) {

@@ -45,6 +45,10 @@ inline constexpr int kGpuStatesEights = 6;
 // published networks have no others.
 inline constexpr int kGpuExactHalves = 4;
 static_assert(kGpuChunkNumbers <= 8 * kGpuExactHalves);
+// Whether there are for so many: counted down from the most.
+constexpr bool have_kernels(int64_t halves, int64_t most) {
+  return halves <= kGpuExactHalves || (most - halves) % 2 == 0;
+}
 inline constexpr int kGpuMaxRoutes = 1024;  // their codes travel as kernel arguments
 
 // Places between rows of a tile's sums in shared memory. Against bank conflicts, on planes of one tile: four lanes, seven places apart in a row
@@ -147,6 +151,19 @@ constexpr int64_t gpu_chain_bytes(int64_t warps) {
 // (gpu_plane_stage.cuh).
 constexpr int64_t gpu_stage_bytes(int64_t element_bytes) {
   return kGpuChunk * kGpuChannels * element_bytes;
+}
+
+// On planes of several tiles, what a block's warps begin routes with, so many at a time, see gpu_line_routes.cuh: of each the distances
+// and first places, and for every lane its operands of the products with records of so many numbers. The packed kernels take no longer
+// ones.
+inline constexpr int kGpuLineRoutes = 4;
+inline constexpr int kGpuLineRouteBytes = 112;
+constexpr int64_t gpu_line_route_bytes(int64_t record) {
+  int64_t halves = (record + 7) / 8;
+  if (halves > kGpuMostHalves) return 0;
+  while (!have_kernels(halves, kGpuMostHalves)) ++halves;
+  const int64_t words = 4 * ((halves + 1) / 2) + 4;
+  return kGpuLineRoutes * (kGpuLineRouteBytes + 32 * words * static_cast<int64_t>(sizeof(float)));
 }
 
 inline constexpr int kGpuChunkSums =

@@ -33,13 +33,6 @@ struct PieceStates {
     const int64_t piece = first_piece + line * pieces_a_line;
     return states[(piece * state_count + n) * channels + channel[i]];
   }
-
-  // Of channels 2g and 2g + 1 of the packed kernels, one state; zero if there are none or it is not `wanted`.
-  __device__ __forceinline__ float2 pair(int line, bool wanted = true) const {
-    if (!states || !wanted) return make_float2(0, 0);
-    const int64_t piece = first_piece + line * pieces_a_line;
-    return __ldg(reinterpret_cast<const float2*>(states + piece * channels + channel[0]));
-  }
 };
 
 // The states that enter the chunks, or with one state on planes of several tiles their segments: [blocks, routes,

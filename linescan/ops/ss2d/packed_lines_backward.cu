@@ -6,9 +6,8 @@
 // Numerics:  as packed_backward.cu.
 // Reference: reference.cpp beside this file. Chosen by launch_packed_backward in packed_backward.cu.
 
-#include "linescan/ops/ss2d/gpu_lines.cuh"
+#include "linescan/ops/ss2d/gpu_line_routes.cuh"
 #include "linescan/ops/ss2d/gpu_packed_gradients.cuh"
-#include "linescan/ops/ss2d/gpu_states.cuh"
 
 namespace linescan {
 namespace {
@@ -23,71 +22,85 @@ __global__ void __launch_bounds__(32 * kGpuBackwardWarps)
   const BlockPlace place(args);
   const int warps = blockDim.x / 32, warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4;
   float* sums = keep_shared(reinterpret_cast<float*>(shared_memory()));
-  const int first_channel = lane_channel(args, place);
+  const int own = own_channel(args, place), first_channel = place.group * kGpuChannels + own;
   const int channel[2] = {first_channel, first_channel + 1};
   const bool inside = place.group * kGpuChannels + 2 * g < args.channels;
   const bool exists[2] = {inside, inside};
   const PackedFactors<T, kHalves> factors(args);
-  const auto gout = args.template gout_as<G>();
+  LineRecords<T, kHalves> records(args);
+  LineRoutes<T, const G, kHalves> routes(behind_sums(sums, place, false));
 
   for (int k = 0; k < args.routes; ++k) {
-    const TileRoute route(args, place, args.codes[k]);
-    LineReader<T, T, kHalves> reader(args, place, route, k, args.x);
-    LineWalk<const G> gout_walk = channels_walk(args, place, route, gout);
+    if (routes.prepares(k))
+      routes.prepare(args, place, k, [&](int route) {
+        const auto gout = args.template gout_as<G>();
+        return LineRoute<T, const G>(args, place, route, first_of_block(args, place, gout),
+                                     gout.pixel, args.returning);
+      });
+    const auto route = routes.route(k);
+    LineWalk<const T> x_walk;
+    LineWalk<const G> gout_walk;
     const SumWalk sum_walk(sums, place, route);
-    const PackedWeights<T, kHalves> weights(args, place, k);
+    const auto weights = routes.weights(k);
     LineGradients<T, kHalves> gradients(args, place, route, k);
-    const PieceStates<T> ending(args, args.returning, place, route, k, channel);
     ChannelGradients parameters;
     float skip[2];
     for (int i = 0; i < 2; ++i) {
-      parameters.A[i] =
-          -exp2_approx(kLog2e * args.A_log[static_cast<int64_t>(k) * args.channels + channel[i]]);
+      parameters.A[i] = routes.rate(k, i);
       skip[i] = k == 0 ? skip_of_routes(args, channel[i]) : 0.0f;
     }
-    const float2* starts = StateTable(args).at(k, 0, 0, g);
+    const float2* const starts = route.starts + g;
     const bool last_route = k == args.routes - 1;
     const int parts = (route.length + kGpuLineSteps - 1) / kGpuLineSteps;
     const int last_position = (parts - 1) * kGpuLineSteps;
     const int groups = (route.lines + kGpuSegments - 1) / kGpuSegments;
 
+    Two<T> next_x[kGpuLineSteps];
     Two<G> next_gy[kGpuLineSteps];
-    float2 next_start;
+    float2 next_start, end;  // end: what comes back from behind the lines
     const float2* starts_at = starts;
     bool has_line = false;
     const auto load = [&](int left) {
-      reader.load(left);
-      load_steps(next_gy, gout_walk, left);
+      whole_or_part(left, [&]<bool kWhole>() {
+        records.template load<kWhole>(left);
+        load_steps<kWhole>(next_x, x_walk, left);
+        load_steps<kWhole>(next_gy, gout_walk, left);
+      });
       next_start = *starts_at;
     };
+    int line = 0;
     const auto start = [&](int group) {
-      has_line = reader.start(group, last_position);
-      gout_walk.start(reader.line, last_position);
-      starts_at = starts + (reader.line * parts + parts - 1) * (kGpuChannels / 2);
+      const OwnLine own_line(route, group);
+      line = own_line.number, has_line = own_line.exists;
+      records.start(args, route, route.records, group, last_position);
+      x_walk = {route.x + own, args.x.pixel, route, line, last_position};
+      gout_walk = {route.other + own, args.gout.pixel, route, line, last_position};
+      starts_at = starts + (line * parts + parts - 1) * (kGpuChannels / 2);
       load(route.length - last_position);
+      end = route.entering(line, own, has_line);
     };
     // Other warps may still add to the sums of the route before; the first segment's numbers come meanwhile.
     if (warp < groups) start(warp);
     if (k > 0) __syncthreads();
     for (int group = warp; group < groups; group += warps) {
       if (group != warp) start(group);
-      const float2 end = ending.pair(reader.line, has_line);
       float c[2] = {end.x, end.y};  // what comes back
-      LineSums own_sums(sum_walk, reader.line, last_position);
-      int pixels = reader.line * route.pixel_line + last_position * route.pixel_step;
+      LineSums own_sums(sum_walk, line, last_position);
+      int pixels = line * route.pixel_line + last_position * route.pixel_step;
       const bool whole_group = (group + 1) * kGpuSegments <= route.lines;
       for (int position = last_position; position >= 0; position -= kGpuLineSteps) {
         const int steps = min(kGpuLineSteps, route.length - position);
         BackwardSegment<T, G, kGpuLineSteps> s;
         float delta[kGpuLineSteps][2];
-        weights.multiply(reader.records, delta);
-        factors.multiply(reader.records, s.B, s.C);
-        gradients.start_chunk(reader.records);
+        weights.multiply(records.columns, delta);
+        factors.multiply(records.columns, s.B, s.C);
+        gradients.start_chunk(records.columns);
 #pragma unroll
-        for (int t = 0; t < kGpuLineSteps; ++t) s.x[t] = reader.values[t], s.gy[t] = next_gy[t];
+        for (int t = 0; t < kGpuLineSteps; ++t) s.x[t] = next_x[t], s.gy[t] = next_gy[t];
         const float2 entering = next_start;
         if (position > 0) {
-          reader.move(-kGpuLineSteps);
+          records.move(-kGpuLineSteps);
+          x_walk.move(-kGpuLineSteps);
           gout_walk.move(-kGpuLineSteps);
           starts_at -= kGpuChannels / 2;
           load(kGpuLineSteps);

@@ -5,9 +5,8 @@
 // Numerics:  as packed_forward.cu.
 // Reference: reference.cpp beside this file. Chosen by launch_packed_forward in packed_forward.cu.
 
-#include "linescan/ops/ss2d/gpu_lines.cuh"
+#include "linescan/ops/ss2d/gpu_line_routes.cuh"
 #include "linescan/ops/ss2d/gpu_packed_results.cuh"
-#include "linescan/ops/ss2d/gpu_states.cuh"
 
 namespace linescan {
 namespace {
@@ -18,65 +17,84 @@ __global__ void __launch_bounds__(32 * kGpuMaxWarps)
   const BlockPlace place(args);
   const int warps = blockDim.x / 32, warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4;
   float* sums = keep_shared(reinterpret_cast<float*>(shared_memory()));
-  const int first_channel = lane_channel(args, place);
-  const int channel[2] = {first_channel, first_channel + 1};
+  const int own = own_channel(args, place);
   const bool exists = place.group * kGpuChannels + 2 * g < args.channels;
   const PackedFactors<T, kHalves> factors(args);
+  LineRecords<T, kHalves> records(args);
+  LineWalk<const T> x_walk;
+  Two<T> values[kGpuLineSteps];
+  LineRoutes<T, char, kHalves> routes(behind_sums(sums, place, false));
+  const int result_size = size_of_result(args);
 
   // kFirst: the route's results are the sums' first addends, with D x.
   const auto walk_route = [&]<bool kFirst>(int k) {
-    const TileRoute route(args, place, args.codes[k]);
-    LineReader<T, T, kHalves> reader(args, place, route, k, args.x);
+    if (routes.prepares(k))
+      routes.prepare(args, place, k, [&](int route) {
+        const int64_t first = place.image * args.out.batch + place.group * kGpuChannels;
+        return LineRoute<T, char>(args, place, route,
+                                  static_cast<char*>(args.out.data) + first * result_size,
+                                  args.out.pixel * result_size, args.entering);
+      });
+    const auto& route = routes.route(k);
+    const int lines = route.lines, length = route.length;
     const SumWalk sum_walk(sums, place, route);
-    const int64_t result_bytes = args.out.pixel * size_of_result(args);
-    LineWalk<char> results(first_result(args, place) + route.pixel_origin * result_bytes,
-                           result_bytes, route);
-    const PackedWeights<T, kHalves> weights(args, place, k);
-    const PieceStates<T> entrance(args, args.entering, place, route, k, channel);
+    const auto weights = routes.weights(k);
     float rate[2], skip[2];
     for (int i = 0; i < 2; ++i) {
-      rate[i] =
-          -exp2_approx(kLog2e * args.A_log[static_cast<int64_t>(k) * args.channels + channel[i]]);
-      skip[i] = kFirst ? kLog2e * skip_of_routes(args, channel[i]) : 0.0f;
+      rate[i] = routes.rate(k, i);
+      skip[i] = kFirst ? kLog2e * skip_of_routes(args, place.group * kGpuChannels + own + i) : 0.0f;
     }
-    float2* const starts = args.starts ? StateTable(args).at(k, 0, 0, g) : nullptr;
+    float2* const starts = route.starts ? route.starts + g : nullptr;
     const bool last_route = k == args.routes - 1, wanted = args.out.data != nullptr;
     const bool wide = args.out_dtype == DType::kFloat32;
-    const int parts = (route.length + kGpuLineSteps - 1) / kGpuLineSteps;
-    const int groups = (route.lines + kGpuSegments - 1) / kGpuSegments;
+    const int parts = (length + kGpuLineSteps - 1) / kGpuLineSteps;
+    const int groups = (lines + kGpuSegments - 1) / kGpuSegments;
     bool has_line = false;
+    float2 state;
+    int line = 0;
+    const auto load = [&](int left) {
+      whole_or_part(left, [&]<bool kWhole>() {
+        records.template load<kWhole>(left);
+        load_steps<kWhole>(values, x_walk, left);
+      });
+    };
     const auto start = [&](int group) {
-      has_line = reader.start(group);
-      reader.load(route.length);
+      const OwnLine own_line(route, group);
+      line = own_line.number, has_line = own_line.exists;
+      records.start(args, route, route.records, group, 0);
+      x_walk = {route.x + own, args.x.pixel, route, line, 0};
+      load(length);
+      state = route.entering(line, own);
     };
     // Other warps may still add to the sums of the route before; the first segment's numbers come meanwhile.
     if (warp < groups) start(warp);
     if (!kFirst) __syncthreads();
     for (int group = warp; group < groups; group += warps) {
       if (group != warp) start(group);
-      const float2 state = entrance.pair(reader.line);
       float h[2] = {kLog2e * state.x, kLog2e * state.y};
-      float2* kept = starts + reader.line * parts * (kGpuChannels / 2);
-      LineSums own_sums(sum_walk, reader.line);
-      results.start(reader.line, 0);
-      const bool whole_group = (group + 1) * kGpuSegments <= route.lines;
-      for (int left = route.length; left > 0; left -= kGpuLineSteps) {
+      float2* kept = starts + line * parts * (kGpuChannels / 2);
+      LineSums own_sums(sum_walk, line);
+      LineWalk<char> results(route.other + own * result_size, args.out.pixel * result_size, route,
+                             line, 0);
+      const bool whole_group = (group + 1) * kGpuSegments <= lines;
+      for (int left = length; left > 0; left -= kGpuLineSteps) {
         float delta[kGpuLineSteps][2], B[kGpuLineSteps], C[kGpuLineSteps], terms[kGpuLineSteps][2];
-        weights.multiply(reader.records, delta);
-        factors.multiply(reader.records, B, C);
+        weights.multiply(records.columns, delta);
+        factors.multiply(records.columns, B, C);
         float2 result[kGpuLineSteps];
 #pragma unroll
         for (int t = 0; t < kGpuLineSteps; ++t) {
-          const float x[2] = {reader.values[t][0], reader.values[t][1]};
+          const float x[2] = {values[t][0], values[t][1]};
           for (int i = 0; i < 2; ++i) terms[t][i] = x[i] * B[t];
           if (kFirst) result[t] = make_float2(skip[0] * x[0], skip[1] * x[1]);
         }
         const int valid = has_line ? left : 0;
         if (left > kGpuLineSteps) {
-          reader.move(kGpuLineSteps);
-          reader.load(left - kGpuLineSteps);
+          records.move(kGpuLineSteps);
+          x_walk.move(kGpuLineSteps);
+          load(left - kGpuLineSteps);
         }
-        if (starts && valid > 0) *kept = make_float2(kLn2 * h[0], kLn2 * h[1]);
+        store_if(starts != nullptr && valid > 0, kept, make_float2(kLn2 * h[0], kLn2 * h[1]));
         kept += kGpuChannels / 2;
         const auto walk = [&]<bool kWhole>() {
           const auto segment = own_sums.template segment<kWhole>(valid);

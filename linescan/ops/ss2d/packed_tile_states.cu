@@ -17,7 +17,8 @@ namespace linescan {
 namespace {
 
 constexpr int kPieceWarps = 8;
-constexpr int kPieceBlocks = 3;  // of a multiprocessor: 80 registers a thread
+// Blocks of a multiprocessor: 80 registers a thread, or, for longer records, 128.
+constexpr int kPieceBlocks = 3, kLongRecordBlocks = 2;
 constexpr int kPieceTiles = 16;  // that a warp walks: longer lines are cut, for flat planes
 constexpr int kPieceLines = kPieceWarps * kGpuSegments;
 
@@ -25,7 +26,7 @@ constexpr int kPieceLines = kPieceWarps * kGpuSegments;
 // back, from gout of type G, whose walk begins at the lines' ends; else of the state. A route has `route_blocks` blocks, those
 // that walk its lines' first tiles, then those of the next ones; of routes with fewer lines or tiles some have nothing to do.
 template <typename T, typename G, int kHalves, bool kBackward>
-__global__ void __launch_bounds__(32 * kPieceWarps, kPieceBlocks)
+__global__ void __launch_bounds__(32 * kPieceWarps, kHalves == 1 ? kPieceBlocks : kLongRecordBlocks)
     packed_transfers_kernel(Ss2dGpuArguments<T> args, GpuPlanes<const G> gout, int route_blocks,
                             float2* transfers) {
   BlockNumber number;
@@ -49,14 +50,26 @@ __global__ void __launch_bounds__(32 * kPieceWarps, kPieceBlocks)
     else
       return args.x;
   }();
-  LineReader<T, Input, kHalves> reader(args, place, route, k, input);
   const PackedWeights<T, kHalves> weights(args, place, k);
   const PackedFactors<T, kHalves> factors(args);
   const int channel = lane_channel(args, place);
   int tile = back ? tiles - 1 - begun : begun;
   const int before = !back ? tile * side : begun > 0 ? route.length - (tile + 1) * side : 0;
-  const bool stores = reader.start(group, before) &&
-                      place.group * kGpuChannels + 2 * (threadIdx.x % 32 / 4) < args.channels;
+  const OwnLine line(route, group);
+  LineRecords<T, kHalves> records(args);
+  records.start(args, route, first_record(args, place, route, k), group, before);
+  LineWalk<const Input> walk_in(first_of_block(args, place, input) +
+                                    route.pixel_origin * input.pixel + own_channel(args, place),
+                                input.pixel, route, line.number, before);
+  Two<Input> values[kGpuLineSteps];
+  const auto load = [&](int steps) {
+    whole_or_part(steps, [&]<bool kWhole>() {
+      records.template load<kWhole>(steps);
+      load_steps<kWhole>(values, walk_in, steps);
+    });
+  };
+  const bool stores =
+      line.exists && place.group * kGpuChannels + 2 * (threadIdx.x % 32 / 4) < args.channels;
   float rate[2];
   for (int i = 0; i < 2; ++i)
     rate[i] =
@@ -65,21 +78,21 @@ __global__ void __launch_bounds__(32 * kPieceWarps, kPieceBlocks)
   const auto steps_of_tile = [&] { return min(side, route.length - tile * side); };
   // The pieces of the lane's line, in the order of the walk.
   const int64_t piece =
-      static_cast<int64_t>(reader.line) * tiles + (kBackward ? tiles - 1 - begun : begun);
+      static_cast<int64_t>(line.number) * tiles + (kBackward ? tiles - 1 - begun : begun);
   const int next_piece = kBackward ? -args.channels : args.channels;
   float2* at =
       transfers + ((place.slot * args.routes + k) * args.pieces + piece) * args.channels + channel;
 
   int left = steps_of_tile();  // of the tile, from the segment at hand on
-  reader.load(left);
+  load(left);
   float length[2] = {}, offset[2] = {};
   for (int todo = min(kPieceTiles, tiles - begun); todo > 0;) {
     float delta[kGpuLineSteps][2], B[kGpuLineSteps], C[kGpuLineSteps], terms[kGpuLineSteps][2];
-    weights.multiply(reader.records, delta);
-    factors.multiply(reader.records, B, C);
+    weights.multiply(records.columns, delta);
+    factors.multiply(records.columns, B, C);
 #pragma unroll
     for (int t = 0; t < kGpuLineSteps; ++t)
-      for (int c = 0; c < 2; ++c) terms[t][c] = reader.values[t][c] * (kBackward ? C[t] : B[t]);
+      for (int c = 0; c < 2; ++c) terms[t][c] = values[t][c] * (kBackward ? C[t] : B[t]);
     const int count = min(left, kGpuLineSteps);
     left -= count;
     const bool ends = left == 0;
@@ -88,7 +101,7 @@ __global__ void __launch_bounds__(32 * kPieceWarps, kPieceBlocks)
       tile += back ? -1 : 1;
       if (todo > 0) left = steps_of_tile();
     }
-    if (left > 0) reader.move(count), reader.load(left);
+    if (left > 0) records.move(count), walk_in.move(count), load(left);
 
     const auto walk = [&]<bool kWhole>() {
 #pragma unroll

@@ -55,16 +55,18 @@ void run_on_gpu(Sample& sample, const Gpu& gpu = test_gpu(), bool keep_states = 
   tensors.bring_back();
 }
 
-// As test_gpu(), with little shared memory, and so much more: planes of a few hundred pixels already need tiles.
-Gpu small_gpu(int64_t more = 0) {
+// As test_gpu(), with little shared memory: planes of a few hundred pixels already need tiles, of 7 x 7 in general. `beside`: what a
+// block needs beside the sums of a tile.
+Gpu small_gpu(int64_t beside = 0) {
   Gpu gpu = test_gpu();
-  gpu.shared_per_block = 9000 + more;
+  gpu.shared_per_block = std::max<int64_t>(9000, 7 * 7 * kGpuChannels * 4 + beside);
   return gpu;
 }
+
 // Tiles of 16 x 16, whose lines are two segments.
-Gpu medium_gpu(int64_t more) {
+Gpu medium_gpu(int64_t beside) {
   Gpu gpu = test_gpu();
-  gpu.shared_per_block = 25000 + more;
+  gpu.shared_per_block = std::max<int64_t>(25000, 16 * 17 * kGpuChannels * 4 + beside);
   return gpu;
 }
 
@@ -108,17 +110,37 @@ class Ss2dGpuTiles : public Ss2dGpu {
     const bool packed = GetParam().states == 1 && size_of(GetParam().dtype) == 2;
     return packed ? gpu_line_route_bytes(GetParam().rank + 2) : 0;
   }
-  void expect_right_on_tiles(const Gpu& gpu) {
+  Ss2dGpuPlan planned(const Gpu& gpu, Pass pass) const {
     const Sample sample(GetParam());
-    EXPECT_GT(plan(size_of(sample.problem), Pass::kForward, gpu).pieces, 0);
-    expect_right(gpu);
+    return plan(size_of(sample.problem), pass, gpu);
   }
 };
 class Ss2dGpuImages : public Ss2dGpu {};
 
 TEST_P(Ss2dGpu, AgreesWithReference) { expect_right(test_gpu()); }
-TEST_P(Ss2dGpuTiles, AgreeWithReference) { expect_right_on_tiles(small_gpu(beside_sums())); }
-TEST_P(Ss2dGpuTiles, OfWholeSegmentsAgreeWithReference) { expect_right(medium_gpu(beside_sums())); }
+TEST_P(Ss2dGpuTiles, AgreeWithReference) {
+  const Gpu gpu = small_gpu(beside_sums());
+  for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
+    const Ss2dGpuPlan tiles = planned(gpu, pass);
+    EXPECT_GT(tiles.pieces, 0);
+    if (tiles.packed && std::min(GetParam().height, GetParam().width) > 7)
+      EXPECT_EQ(std::pair(tiles.tile_height, tiles.tile_width), std::pair(int64_t{7}, int64_t{7}));
+  }
+  expect_right(gpu);
+}
+TEST_P(Ss2dGpuTiles, OfWholeSegmentsAgreeWithReference) {
+  const Gpu gpu = medium_gpu(beside_sums());
+  for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
+    const Ss2dGpuPlan tiles = planned(gpu, pass);
+    if (std::min(GetParam().height, GetParam().width) > 16) {
+      EXPECT_GT(tiles.pieces, 0);
+      if (tiles.packed)
+        EXPECT_EQ(std::pair(tiles.tile_height, tiles.tile_width),
+                  std::pair(int64_t{16}, int64_t{16}));
+    }
+  }
+  expect_right(gpu);
+}
 TEST_P(Ss2dGpuImages, AgreeWithReference) {
   const Sample sample(GetParam());
   EXPECT_TRUE(plan(size_of(sample.problem), Pass::kForward, narrow_gpu()).walks_images);

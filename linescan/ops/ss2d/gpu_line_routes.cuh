@@ -1,8 +1,8 @@
 // What a block's warps begin a route with, for the packed kernels on planes of several tiles: found by one of them for all, in
 // shared memory.
 //
-// A warp has four or eight lines of a tile on a route. When each looked for all of this itself, that was a fifth of the forward kernel's
-// instructions and a third of its time (decision 0060).
+// A warp has four or eight lines of a tile on a route, and looked for all of this itself before; what it needs before a route's first step
+// was a fifth of the forward kernel's instructions (decision 0060).
 #pragma once
 
 #include "linescan/ops/ss2d/gpu_lines.cuh"
@@ -25,7 +25,7 @@ struct LineRoute : TileRoute {
   __device__ __forceinline__ LineRoute(const Arguments& args, const BlockPlace& place, int k,
                                        Other* other, int64_t other_pixel, const float* all_states)
       : TileRoute(args, place, args.codes[k]),
-        x(first_of_block(args, place, args.x) + pixel_origin * args.x.pixel),
+        x(first_of_block(place, args.x) + pixel_origin * args.x.pixel),
         records(first_record(args, place, *this, k)),
         other(other + pixel_origin * other_pixel),
         starts(args.starts ? StateTable(args).at(k, 0, 0, 0) : nullptr),

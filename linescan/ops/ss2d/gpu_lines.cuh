@@ -40,9 +40,8 @@ struct LineWalk {
 };
 
 // Where the numbers of a block's image begin: of its first channel, at pixel 0.
-template <typename T, typename Element>
-__device__ __forceinline__ Element* first_of_block(const Ss2dGpuArguments<T>&,
-                                                   const BlockPlace& place,
+template <typename Element>
+__device__ __forceinline__ Element* first_of_block(const BlockPlace& place,
                                                    const GpuPlanes<Element>& planes) {
   return planes.data + place.image * planes.batch + place.group * kGpuChannels;
 }

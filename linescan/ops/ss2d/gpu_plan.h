@@ -154,8 +154,8 @@ constexpr int64_t gpu_stage_bytes(int64_t element_bytes) {
 }
 
 // On planes of several tiles, what a block's warps begin routes with, so many at a time, see gpu_line_routes.cuh: of each the distances
-// and first places, and for every lane its operands of the products with records of so many numbers. The packed kernels take no longer
-// ones.
+// and first places, and for every lane its operands of the products with records of so many numbers, biases and rates. The packed
+// kernels take no longer records.
 inline constexpr int kGpuLineRoutes = 4;
 inline constexpr int kGpuLineRouteBytes = 112;
 constexpr int64_t gpu_line_route_bytes(int64_t record) {

@@ -34,8 +34,8 @@ __global__ void __launch_bounds__(32 * kGpuBackwardWarps)
     if (routes.prepares(k))
       routes.prepare(args, place, k, [&](int route) {
         const auto gout = args.template gout_as<G>();
-        return LineRoute<T, const G>(args, place, route, first_of_block(args, place, gout),
-                                     gout.pixel, args.returning);
+        return LineRoute<T, const G>(args, place, route, first_of_block(place, gout), gout.pixel,
+                                     args.returning);
       });
     const auto route = routes.route(k);
     LineWalk<const T> x_walk;

@@ -58,9 +58,9 @@ __global__ void __launch_bounds__(32 * kPieceWarps, kHalves == 1 ? kPieceBlocks 
   const OwnLine line(route, group);
   LineRecords<T, kHalves> records(args);
   records.start(args, route, first_record(args, place, route, k), group, before);
-  LineWalk<const Input> walk_in(first_of_block(args, place, input) +
-                                    route.pixel_origin * input.pixel + own_channel(args, place),
-                                input.pixel, route, line.number, before);
+  LineWalk<const Input> walk_in(
+      first_of_block(place, input) + route.pixel_origin * input.pixel + own_channel(args, place),
+      input.pixel, route, line.number, before);
   Two<Input> values[kGpuLineSteps];
   const auto load = [&](int steps) {
     whole_or_part(steps, [&]<bool kWhole>() {

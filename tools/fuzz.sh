@@ -16,7 +16,7 @@ build=build/fuzz
 data=tests/files/data
 mkdir -p "$build/objects"
 launcher=$(command -v ccache || true)
-flags=(-std=c++20 -g -O1 -fno-omit-frame-pointer -I. -DFMT_HEADER_ONLY -fno-sanitize-recover=all)
+flags=(-std=c++20 -g -O1 -fno-omit-frame-pointer -I. -DFMT_SHARED -fno-sanitize-recover=all)
 
 # The readers once, with coverage; each target then only adds its own few lines. Objects are made
 # anew where their source, this script or any header is newer.
@@ -52,7 +52,7 @@ fuzz() {
   local target=$1 seeds options log
   seeds=$(seeds_of "$target")
   clang++ "${flags[@]}" -fsanitize=fuzzer,address,undefined "tests/fuzz/${target}_fuzz.cpp" \
-    "${objects[@]}" -o "$build/${target}_fuzz" -lpng -ljpeg -lz
+    "${objects[@]}" -o "$build/${target}_fuzz" -lfmt -lpng -ljpeg -lz
   mkdir -p "$build/corpus/$target"
   cp $seeds "$build/corpus/$target/"
   options=(-max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 -max_len=4096 -print_final_stats=1

@@ -77,9 +77,10 @@ __device__ __forceinline__ void load_steps(Two<Element> (&values)[kGpuLineSteps]
 
 // The line that a lane walks of the four of a group, and whether there is one: lanes behind the last one repeat it.
 struct OwnLine {
-  int number;
-  bool exists;
+  int number = 0;
+  bool exists = false;
 
+  OwnLine() = default;
   __device__ __forceinline__ OwnLine(const TileRoute& route, int group) {
     const int own = group * kGpuSegments + static_cast<int>(threadIdx.x) % 4;
     number = min(own, route.lines - 1);

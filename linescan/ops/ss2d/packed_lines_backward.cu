@@ -2,7 +2,7 @@
 // line a lane (gpu_lines.cuh), from the last segment to the first. The states that enter the segments come from the
 // forward pass or another run of it, the gradients that come back from behind the lines from tile_states.cu.
 //
-// Source:    docs/decisions/0032-a-lane-a-line-on-planes-of-tiles.md, 0047.
+// Source:    docs/decisions/0032-a-lane-a-line-on-planes-of-tiles.md, 0047, 0060.
 // Numerics:  as packed_backward.cu.
 // Reference: reference.cpp beside this file. Chosen by launch_packed_backward in packed_backward.cu.
 
@@ -59,7 +59,6 @@ __global__ void __launch_bounds__(32 * kGpuBackwardWarps)
     Two<G> next_gy[kGpuLineSteps];
     float2 next_start, end;  // end: what comes back from behind the lines
     const float2* starts_at = starts;
-    bool has_line = false;
     const auto load = [&](int left) {
       whole_or_part(left, [&]<bool kWhole>() {
         records.template load<kWhole>(left);
@@ -68,16 +67,15 @@ __global__ void __launch_bounds__(32 * kGpuBackwardWarps)
       });
       next_start = *starts_at;
     };
-    int line = 0;
+    OwnLine line;
     const auto start = [&](int group) {
-      const OwnLine own_line(route, group);
-      line = own_line.number, has_line = own_line.exists;
+      line = {route, group};
       records.start(args, route, route.records, group, last_position);
-      x_walk = {route.x + own, args.x.pixel, route, line, last_position};
-      gout_walk = {route.other + own, args.gout.pixel, route, line, last_position};
-      starts_at = starts + (line * parts + parts - 1) * (kGpuChannels / 2);
+      x_walk = {route.x + own, args.x.pixel, route, line.number, last_position};
+      gout_walk = {route.other + own, args.gout.pixel, route, line.number, last_position};
+      starts_at = starts + (line.number * parts + parts - 1) * (kGpuChannels / 2);
       load(route.length - last_position);
-      end = route.entering(line, own, has_line);
+      end = route.entering(line.number, own, line.exists);
     };
     // Other warps may still add to the sums of the route before; the first segment's numbers come meanwhile.
     if (warp < groups) start(warp);
@@ -85,8 +83,8 @@ __global__ void __launch_bounds__(32 * kGpuBackwardWarps)
     for (int group = warp; group < groups; group += warps) {
       if (group != warp) start(group);
       float c[2] = {end.x, end.y};  // what comes back
-      LineSums own_sums(sum_walk, line, last_position);
-      int pixels = line * route.pixel_line + last_position * route.pixel_step;
+      LineSums own_sums(sum_walk, line.number, last_position);
+      int pixels = line.number * route.pixel_line + last_position * route.pixel_step;
       const bool whole_group = (group + 1) * kGpuSegments <= route.lines;
       for (int position = last_position; position >= 0; position -= kGpuLineSteps) {
         const int steps = min(kGpuLineSteps, route.length - position);
@@ -106,7 +104,7 @@ __global__ void __launch_bounds__(32 * kGpuBackwardWarps)
           load(kGpuLineSteps);
         }
         const auto walk = [&]<bool kWhole>() {
-          const int valid = kWhole ? kGpuLineSteps : has_line ? steps : 0;
+          const int valid = kWhole ? kGpuLineSteps : line.exists ? steps : 0;
           // Steps of size and gradient zero are none; so are those that nothing comes back to.
 #pragma unroll
           for (int t = 0; t < kGpuLineSteps; ++t)

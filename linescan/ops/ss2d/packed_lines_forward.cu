@@ -1,7 +1,7 @@
 // ss2d, forward, for half data and one state on planes of several tiles: the steps of packed_forward.cu, a line
 // a lane (gpu_lines.cuh). The states that enter the lines are known (tile_states.cu), so chunks hand nothing on.
 //
-// Source:    docs/decisions/0032-a-lane-a-line-on-planes-of-tiles.md, 0047.
+// Source:    docs/decisions/0032-a-lane-a-line-on-planes-of-tiles.md, 0047, 0060.
 // Numerics:  as packed_forward.cu.
 // Reference: reference.cpp beside this file. Chosen by launch_packed_forward in packed_forward.cu.
 
@@ -49,9 +49,8 @@ __global__ void __launch_bounds__(32 * kGpuMaxWarps)
     const bool wide = args.out_dtype == DType::kFloat32;
     const int parts = (length + kGpuLineSteps - 1) / kGpuLineSteps;
     const int groups = (lines + kGpuSegments - 1) / kGpuSegments;
-    bool has_line = false;
     float2 state;
-    int line = 0;
+    OwnLine line;
     const auto load = [&](int left) {
       whole_or_part(left, [&]<bool kWhole>() {
         records.template load<kWhole>(left);
@@ -59,12 +58,11 @@ __global__ void __launch_bounds__(32 * kGpuMaxWarps)
       });
     };
     const auto start = [&](int group) {
-      const OwnLine own_line(route, group);
-      line = own_line.number, has_line = own_line.exists;
+      line = {route, group};
       records.start(args, route, route.records, group, 0);
-      x_walk = {route.x + own, args.x.pixel, route, line, 0};
+      x_walk = {route.x + own, args.x.pixel, route, line.number, 0};
       load(length);
-      state = route.entering(line, own);
+      state = route.entering(line.number, own);
     };
     // Other warps may still add to the sums of the route before; the first segment's numbers come meanwhile.
     if (warp < groups) start(warp);
@@ -72,10 +70,10 @@ __global__ void __launch_bounds__(32 * kGpuMaxWarps)
     for (int group = warp; group < groups; group += warps) {
       if (group != warp) start(group);
       float h[2] = {kLog2e * state.x, kLog2e * state.y};
-      float2* kept = starts + line * parts * (kGpuChannels / 2);
-      LineSums own_sums(sum_walk, line);
+      float2* kept = starts + line.number * parts * (kGpuChannels / 2);
+      LineSums own_sums(sum_walk, line.number);
       LineWalk<char> results(route.other + own * result_size, args.out.pixel * result_size, route,
-                             line, 0);
+                             line.number, 0);
       const bool whole_group = (group + 1) * kGpuSegments <= lines;
       for (int left = length; left > 0; left -= kGpuLineSteps) {
         float delta[kGpuLineSteps][2], B[kGpuLineSteps], C[kGpuLineSteps], terms[kGpuLineSteps][2];
@@ -88,7 +86,7 @@ __global__ void __launch_bounds__(32 * kGpuMaxWarps)
           for (int i = 0; i < 2; ++i) terms[t][i] = x[i] * B[t];
           if (kFirst) result[t] = make_float2(skip[0] * x[0], skip[1] * x[1]);
         }
-        const int valid = has_line ? left : 0;
+        const int valid = line.exists ? left : 0;
         if (left > kGpuLineSteps) {
           records.move(kGpuLineSteps);
           x_walk.move(kGpuLineSteps);

@@ -11,8 +11,8 @@ set(LINESCAN_KERNELS
   ops/gated_delta_rule/chunk_records.cu
   ops/gated_delta_rule/chunk_scan.cu
   ops/gated_delta_rule/group_gradients.cu
-  ops/gated_delta_rule/group_pair_reverse_scan.cu
-  ops/gated_delta_rule/group_pair_scan.cu
+  ops/gated_delta_rule/group_deep_reverse_scan.cu
+  ops/gated_delta_rule/group_deep_scan.cu
   ops/gated_delta_rule/group_reverse_scan.cu
   ops/gated_delta_rule/group_scan.cu
   ops/gated_delta_rule/group_wide_scan.cu

@@ -48,7 +48,7 @@ TEST_P(GatedDeltaRuleAmpereGpu, AgreesWithReference) {
   const Gpu& ampere = find_gpu("a100");
   const auto by_groups = [&](const Gpu& gpu) {
     const GatedDeltaRuleGpuPlan how = plan(size, sample.problem.packed, Pass::kBackward, gpu);
-    return how.warp_groups || how.key_pair;
+    return how.warp_groups || how.deep_groups;
   };
   EXPECT_TRUE(by_groups(find_gpu("h100")));
   EXPECT_FALSE(by_groups(ampere));
@@ -288,9 +288,9 @@ std::vector<Case> wide_cases() {
 }
 INSTANTIATE_TEST_SUITE_P(WarpGroups, GatedDeltaRuleWideGpu, ::testing::ValuesIn(wide_cases()));
 
-// Scans whose two warp groups share the keys, gradients for half of the keys after the other; an odd number of value
-// heads a head, so that the record's rows change places with the halves.
-const Case kPairCases[] = {Case{.batch = 1,
+// Scans of warp groups with many keys, gradients for half of the keys after the other; an odd number of value heads a head, so
+// that the record's rows change places with the halves. Blocks whose second group has all of its columns, some, or none.
+const Case kDeepCases[] = {Case{.batch = 1,
                                 .length = 200,
                                 .heads = 1,
                                 .value_heads = 2,
@@ -344,8 +344,66 @@ const Case kPairCases[] = {Case{.batch = 1,
                                 .float_beta = true,
                                 .heads_first = true,
                                 .largest_key = 0.1}};
-INSTANTIATE_TEST_SUITE_P(Pairs, GatedDeltaRuleGpu, ::testing::ValuesIn(kPairCases));
-INSTANTIATE_TEST_SUITE_P(Pairs, GatedDeltaRuleAmpereGpu, ::testing::ValuesIn(kPairCases));
+INSTANTIATE_TEST_SUITE_P(ManyKeys, GatedDeltaRuleGpu, ::testing::ValuesIn(kDeepCases));
+INSTANTIATE_TEST_SUITE_P(ManyKeys, GatedDeltaRuleAmpereGpu, ::testing::ValuesIn(kDeepCases));
+
+// Blocks share walks: what one hands to the next are the bits that it would have gone on with.
+TEST(GatedDeltaRuleSharedWalksGpu, AgreeWithReferenceAndWholeOnes) {
+  if (!have_gpu()) GTEST_SKIP() << "no GPU: " << why_no_gpu();
+  const Case three = {.batch = 3,
+                      .length = 330,
+                      .heads = 1,
+                      .value_heads = 1,
+                      .K = 130,
+                      .V = 40,
+                      .dtype = kBf16,
+                      .mode = Mode::kChunk,
+                      .initial = true,
+                      .gate = true};
+  Case reverse = three, parts = three, ends = three;
+  reverse.reverse = true;
+  reverse.dtype = kFp16;
+  parts.length = 512;
+  parts.K = 136;  // rows of both come in boxes where there are such
+  parts.V = 136;
+  ends.batch = 5;
+  ends.length = 448;
+  ends.K = 136;
+  struct Way {
+    Case c;
+    int multiprocessors;
+    GatedDeltaRulePiece piece;
+    int64_t forward, scan, reverse_scan;  // blocks
+  };
+  for (
+      const Way& way :
+      {Way{reverse, 2, {}, 2, 2, 2},
+       // Two teams of two, and a multiprocessor too many; walks that stop on the way, one of them where it is cut.
+       Way{parts, 5, {3, 512, 128}, 4, 24, 4},
+       // Segments of six chunks and of one: a walk may end before it is cut. The last piece has too few walks.
+       Way{ends, 4, {3, 448, 384}, 4, 4, 3}}) {
+    SCOPED_TRACE(way.c);
+    SCOPED_TRACE(way.multiprocessors);
+    Gpu gpu = test_gpu();
+    gpu.multiprocessors = way.multiprocessors;
+    GatedDeltaRuleSample shared(way.c), whole(way.c);
+    GatedDeltaRuleSize size = size_of(shared.problem);
+    size.kept_states = way.piece.batch > 0;
+    const GatedDeltaRulePiece piece = size.kept_states ? way.piece : gpu_piece(size, false);
+    const GatedDeltaRuleGpuPlan how = plan(size, false, Pass::kBackward, gpu, piece);
+    EXPECT_TRUE(how.shares_walks);
+    EXPECT_EQ(plan(size, false, Pass::kForward, gpu, piece).scan.grid, way.forward);
+    EXPECT_EQ(how.scan.grid, way.scan);
+    EXPECT_EQ(how.reverse_scan.grid, way.reverse_scan);
+    run(shared, 0xFF, gpu, {.piece = way.piece});
+    expect_passed(shared.judge(gated_delta_rule_gpu_bound(way.c.dtype)));
+    Gpu large = gpu;
+    large.multiprocessors = 132;
+    EXPECT_FALSE(plan(size, false, Pass::kBackward, large, piece).shares_walks);
+    run(whole, 1, large, {.piece = way.piece});
+    expect_same_bits(shared, whole);
+  }
+}
 
 const Case kSequenceCases[] = {
     Case{.batch = 3, .length = 70, .heads = 2, .value_heads = 2, .K = 32, .V = 32, .dtype = kBf16},

@@ -488,10 +488,21 @@ TEST(GatedDeltaRuleGpuPlan, FillsTheDevice) {
   wide.V = 512;
   const Gpu& hopper = find_gpu("h100");
   for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
-    EXPECT_TRUE(plan(wide, false, pass, hopper).key_pair);
+    EXPECT_TRUE(plan(wide, false, pass, hopper).deep_groups);
     EXPECT_EQ(plan(wide, false, pass, hopper).chunk, 64);
-    EXPECT_FALSE(plan(wide, false, pass, gpu).key_pair);
+    EXPECT_FALSE(plan(wide, false, pass, gpu).deep_groups);
   }
+  // Four blocks a head: 33 teams for 48 heads, and no more teams than heads.
+  GatedDeltaRuleSize heads = wide;
+  heads.batch = heads.sequences = 48;
+  heads.heads = heads.value_heads = 1;
+  heads.length = 2048;
+  EXPECT_TRUE(plan(heads, false, Pass::kForward, hopper).shares_walks);
+  EXPECT_EQ(plan(heads, false, Pass::kForward, hopper).scan.grid, 132);
+  EXPECT_FALSE(plan(heads, true, Pass::kForward, hopper).shares_walks);
+  heads.batch = heads.sequences = 66;
+  EXPECT_FALSE(plan(heads, false, Pass::kForward, hopper).shares_walks);
+  EXPECT_EQ(plan(heads, false, Pass::kForward, hopper).scan.grid, 66 * 4);
   // Every block of the gradients' kernel has a slot.
   EXPECT_EQ(plan(wide, false, Pass::kBackward, hopper).gradients.grid, hopper.multiprocessors);
   large.K = 512;

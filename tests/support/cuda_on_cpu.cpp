@@ -230,6 +230,19 @@ void wait_signal(const uint64_t* signal, int turn) {
   while (given == turn) wait_for_change(given, turn);
 }
 
+void raise_flag(unsigned* flag) {
+  if (*flag != 0)
+    throw_error<DeviceError>("block {} raises a flag that nobody has taken down", blockIdx.x);
+  *flag = 1;
+}
+
+void wait_flag(unsigned* flag) {
+  if (*flag != 1)
+    throw_error<DeviceError>("block {} waits for a flag that no block before it has raised",
+                             blockIdx.x);
+  *flag = 0;
+}
+
 unsigned char* place_of_offer() {
   Warp& warp = block.warps[block.current / kLanes];
   return warp.offers[warp.exchanges % 2] + block.current % kLanes * kLargestExchange;

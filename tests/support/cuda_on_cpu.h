@@ -93,6 +93,9 @@ void named_barrier(int barrier, int threads, bool waits);
 void begin_signal(uint64_t* signal);
 void give_signal(uint64_t* signal);
 void wait_signal(const uint64_t* signal, int turn);
+// Raised once, and waited for once by a block behind.
+void raise_flag(unsigned* flag);
+void wait_flag(unsigned* flag);
 // Where the lane puts what it offers its warp; then it waits for all lanes. What lane i offered is at i *
 // kLargestExchange behind the address that meet_warp() returns until the warp's next exchange but one.
 unsigned char* place_of_offer();
@@ -170,6 +173,14 @@ using on_cpu::begin_signal;
 using on_cpu::give_signal;
 using on_cpu::wait_signal;
 
+inline unsigned draw_number(unsigned* drawn, unsigned count) {
+  const unsigned number = *drawn;
+  *drawn = number + 1 < count ? number + 1 : 0;
+  return number;
+}
+using on_cpu::raise_flag;
+using on_cpu::wait_flag;
+
 inline void commit_copies() {}
 template <int kPending>
 void wait_copies() {}
@@ -181,6 +192,10 @@ struct LaunchShape {
   int block;
   int64_t shared_bytes = 0;
 };
+
+inline void fill_zeros(const char*, void* data, int64_t bytes, GpuStream) {
+  std::memset(data, 0, static_cast<std::size_t>(bytes));
+}
 
 template <typename... Parameters, typename... Args>
 void launch(const char* what, void (*kernel)(Parameters...), const LaunchShape& shape, GpuStream,

@@ -95,7 +95,7 @@ __device__ __forceinline__ void wait_sent() {}
 // fetch_box() (row_boxes.cuh) bring in this turn, possibly none. That the readers are through with a place the team is told
 // otherwise. Where the hardware has copies in bulk (compute capability 9.0 on) one thread asks for them, nobody but the
 // readers waits, and arrivals are barriers in shared memory; elsewhere the team copies pack by pack, waits when it arrives, and
-// places are barriers of the block from kFirstBarrier on.
+// places are barriers of the block from kFirstBarrier on. A team of 0, where there are copies in bulk: one thread only expects and copies.
 template <int kTeam, int kReaders, int kPlaces, int kFirstBarrier>
 class Arrivals {
  public:
@@ -136,6 +136,7 @@ class Arrivals {
           "l"(global), "r"(bytes), "r"(barrier(place))
           : "memory");
 #else
+    static_assert(kTeam > 0);
 #pragma unroll 8
     for (int at = 16 * thread; at < bytes; at += 16 * kTeam)
       copy_async<16>(static_cast<std::byte*>(shared) + at,

@@ -35,6 +35,16 @@ __device__ __forceinline__ void fetch_box(const RowBoxes& boxes, const BoxPlace&
       "r"(barrier)
       : "memory");
 }
+// By one thread: into the second-level cache, for a fetch to come.
+__device__ __forceinline__ void prefetch_box(const RowBoxes& boxes, const BoxPlace& place) {
+  asm volatile(
+      "cp.async.bulk.prefetch.tensor.4d.L2.global.tile [%0, {%1, %2, %3, %4}];" ::"l"(&boxes),
+      "r"(place.number), "r"(place.head), "r"(place.token), "r"(place.batch)
+      : "memory");
+}
+__device__ __forceinline__ void prefetch_bulk(const void* global, int bytes) {
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(global), "r"(bytes) : "memory");
+}
 // By one thread, when the panel is published (group_publish()); it can be written again after wait_sent() of the same thread.
 __device__ __forceinline__ void store_box(const RowBoxes& boxes, const BoxPlace& place,
                                           const void* panel) {
@@ -50,6 +60,8 @@ __device__ __forceinline__ void store_box(const RowBoxes& boxes, const BoxPlace&
 inline constexpr bool kHasBoxes = false;
 
 __device__ __forceinline__ void fetch_box(const RowBoxes&, const BoxPlace&, void*, unsigned) {}
+__device__ __forceinline__ void prefetch_box(const RowBoxes&, const BoxPlace&) {}
+__device__ __forceinline__ void prefetch_bulk(const void*, int) {}
 __device__ __forceinline__ void store_box(const RowBoxes&, const BoxPlace&, const void*) {}
 #endif
 

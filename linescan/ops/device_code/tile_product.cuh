@@ -36,14 +36,6 @@ struct Sums {
       tiles[i][3] = tile.w;
     }
   }
-  __device__ __forceinline__ void add(const float4* from, int step) {
-    Sums other;
-    other.get(from, step);
-#pragma unroll
-    for (int i = 0; i < kTiles; ++i)
-#pragma unroll
-      for (int j = 0; j < 4; ++j) tiles[i][j] += other.tiles[i][j];
-  }
   __device__ __forceinline__ void clear() {
 #pragma unroll
     for (int i = 0; i < kTiles; ++i)

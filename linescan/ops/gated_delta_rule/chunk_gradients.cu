@@ -452,7 +452,7 @@ void launch_delta_gradients(const GatedDeltaRuleProblem& p,
                                   reinterpret_cast<float*>(workspace + plan.gradient_slots_at),
                                   plan.gradient_slot_floats};
     if constexpr (sizeof(T) == 2)
-      if (plan.warp_groups || plan.key_pair)
+      if (plan.warp_groups || plan.deep_groups)
         return launch_delta_group_gradients(args, kKeys, shape_of(plan.gradients), stream);
     launch("gated_delta_rule, gradients", gradients_kernel<T, kKeys>, shape_of(plan.gradients),
            stream, args);

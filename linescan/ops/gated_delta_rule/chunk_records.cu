@@ -203,10 +203,10 @@ struct TriangleBlocks {
   }
 };
 
-template <typename T, int kKeys, bool kPair>
-__global__ void __launch_bounds__(2 * DeltaSizes<T, kKeys, kPair>::kChunk, kPair ? 3 : 4)
+template <typename T, int kKeys, bool kDeep>
+__global__ void __launch_bounds__(2 * DeltaSizes<T, kKeys, kDeep>::kChunk, kDeep ? 3 : 4)
     records_kernel(RecordArgs<T> args) {
-  using Sizes = DeltaSizes<T, kKeys, kPair>;
+  using Sizes = DeltaSizes<T, kKeys, kDeep>;
   constexpr int kChunk = Sizes::kChunk, kStride = Sizes::kStride, kSquare = Sizes::kSquare;
   constexpr int64_t kBytes = RecordsBytes<Sizes>::value;
   static_assert(sizeof(RecordDecays<kChunk>) == RecordsBytes<Sizes>::decays);
@@ -355,8 +355,8 @@ void launch_delta_records(const GatedDeltaRuleProblem& p, const GatedDeltaRuleGp
   dispatch_delta(p.q.dtype, plan.padded_keys, [&]<typename T, int kKeys>() {
     const RecordArgs<T> args = {delta_inputs<T>(p), delta_sequences(p, workspace), kept.records,
                                 plan.chunks};
-    if constexpr (sizeof(T) == 2 && kKeys == DeltaLayout::kPairKeys)
-      if (plan.key_pair)
+    if constexpr (sizeof(T) == 2 && kKeys == DeltaLayout::kDeepKeys)
+      if (plan.deep_groups)
         return launch("gated_delta_rule, records", records_kernel<T, kKeys, true>,
                       shape_of(plan.records), stream, args);
     launch("gated_delta_rule, records", records_kernel<T, kKeys, false>, shape_of(plan.records),

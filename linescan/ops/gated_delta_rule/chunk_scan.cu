@@ -17,7 +17,7 @@
 #include <utility>
 
 #include "linescan/base/math.h"
-#include "linescan/ops/gated_delta_rule/gpu_group_pair.cuh"
+#include "linescan/ops/gated_delta_rule/gpu_group_deep.cuh"
 #include "linescan/ops/gated_delta_rule/gpu_group_scan.cuh"
 #include "linescan/ops/gated_delta_rule/gpu_kernels.h"
 #include "linescan/ops/gated_delta_rule/gpu_scan.cuh"
@@ -138,12 +138,13 @@ void launch_delta_scan(const GatedDeltaRuleProblem& p, const GatedDeltaRuleGpuPl
                              p.o && rows_are_vectors(p.o),
                              reinterpret_cast<T*>(workspace + plan.states_at),
                              reinterpret_cast<T*>(workspace + plan.corrections_at),
+                             {},
                              {}};
-    const auto launch_scan = [&](const DeltaScanArgs<T>& args, bool outputs,
-                                 const DeltaLaunch& shape) {
+    const auto launch_scan = [&](DeltaScanArgs<T> args, bool outputs, const DeltaLaunch& shape) {
+      args.shared = delta_shared_walks(p, plan, args.cut, args.segments, shape, workspace);
       if constexpr (sizeof(T) == 2) {
-        if (plan.key_pair)
-          return launch_delta_group_pair_scan(args, outputs, shape_of(shape), stream);
+        if (plan.deep_groups)
+          return launch_delta_group_deep_scan(args, outputs, shape_of(shape), stream);
         if (plan.wide_scan)
           return launch_delta_group_wide_scan(args, kKeys, shape_of(shape), stream);
         if (plan.warp_groups)
@@ -169,7 +170,7 @@ void launch_delta_scan(const GatedDeltaRuleProblem& p, const GatedDeltaRuleGpuPl
     if (outputs && !plan.piece.split) {
       DeltaSegments walk = all;
       walk.count = 1;
-      if (plan.warp_groups) {
+      if (plan.warp_groups || plan.deep_groups) {
         std::swap(walk.tokens, walk.stop_tokens);
         return launch_scan(walking(walk), true, plan.scan);
       }

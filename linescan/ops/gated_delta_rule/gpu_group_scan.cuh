@@ -4,7 +4,7 @@
 // A block carries S^T of 64 columns of V, [64, K], in the registers of one warp group, 16 columns a warp. What that group
 // puts on a desk in shared memory, states and corrections, the last group of the block stores, who also loads, some chunks
 // ahead; in a forward pass a group between them makes outputs of it first. (Where heads are many a block has two such groups
-// and 128 columns: group_wide_scan.cu. With more keys two groups carry S^T, and load themselves: gpu_group_pair.cuh.)
+// and 128 columns: group_wide_scan.cu. With more keys always: gpu_group_deep.cuh.)
 #pragma once
 
 #include "linescan/ops/gated_delta_rule/gpu_group_operands.cuh"
@@ -14,10 +14,21 @@ namespace linescan {
 
 inline constexpr int kGroup = DeltaLayout::kGroupScanThreads / 2;
 
+// The rows of a chunk's record in shared memory.
+struct GroupScanRows {
+  float* rows;
+
+  // Of the two neighbouring tokens that stand at fragment_k(q, 2 half) of an operand of depth 16 t.
+  __device__ __forceinline__ float2 row(DeltaRow which, int t, int half) const {
+    return *reinterpret_cast<const float2*>(
+        &rows[which * 64 + 16 * t + 8 * half + threadIdx.x % 4 * 2]);
+  }
+};
+
 // A chunk in shared memory. kOutputs: with q and P.
 template <typename T, int kKeys, bool kOutputs, int kOfValues = 64>
-struct GroupScanTiles : DeltaSizes<T, kKeys, kKeys == DeltaLayout::kPairKeys> {
-  using Sizes = DeltaSizes<T, kKeys, kKeys == DeltaLayout::kPairKeys>;
+struct GroupScanTiles : DeltaSizes<T, kKeys>, GroupScanRows {
+  using Sizes = DeltaSizes<T, kKeys>;
   using Sizes::kChunk, Sizes::kLayout;
   static constexpr bool kWithQueries = kOutputs;
   static constexpr int kValues = kOfValues;
@@ -25,7 +36,6 @@ struct GroupScanTiles : DeltaSizes<T, kKeys, kKeys == DeltaLayout::kPairKeys> {
   static_assert(kChunk == 64);
 
   Panels<T> k, q, A, P, v;
-  float* rows;
 
   __device__ __forceinline__ explicit GroupScanTiles(int stage) {
     T* next = reinterpret_cast<T*>(group_memory() + stage * kStageBytes);
@@ -40,11 +50,6 @@ struct GroupScanTiles : DeltaSizes<T, kKeys, kKeys == DeltaLayout::kPairKeys> {
     P = kOutputs ? take(kChunk) : A;
     v = take(kValues);
     rows = reinterpret_cast<float*>(next);
-  }
-  // Of the two neighbouring tokens that stand at fragment_k(q, 2 half) of an operand of depth 16 t.
-  __device__ __forceinline__ float2 row(DeltaRow which, int t, int half) const {
-    return *reinterpret_cast<const float2*>(
-        &rows[which * kChunk + 16 * t + 8 * half + threadIdx.x % 4 * 2]);
   }
 };
 
@@ -104,55 +109,22 @@ struct GroupScanSource {
     record_step = record(1) - record(0);
   }
 
-  // Starts the copies of a chunk, by kThreads neighbouring threads: pack by pack.
-  template <int kThreads, class Tiles>
-  __device__ __forceinline__ void fetch(const Tiles& to, int64_t number) const {
-    constexpr int kSquare = Tiles::kChunk * Tiles::kChunk;
-    const T* const squares = record(number);
-#pragma unroll
-    for (int i = threadIdx.x % kThreads * 8; i < kSquare; i += kThreads * 8) {
-      copy_async<16>(to.A.data + i, squares + i);
-      if constexpr (Tiles::kWithQueries) copy_async<16>(to.P.data + i, squares + kSquare + i);
-    }
-    fetch_rows<kThreads>(to, squares + 2 * kSquare);
-    fetch_tokens<kThreads>(to, number);
-  }
-  // The same by the movers of GroupTurns, in boxes where there are such.
+  // Starts the copies of a chunk, by the group that moves data: tokens in boxes where there are such, elsewhere pack by pack.
   template <class Tiles, class Arrivals>
   __device__ __forceinline__ void fetch(const Tiles& to, int64_t number,
                                         const GroupScanBoxes& boxes, const Arrivals& arrivals,
                                         int stage) const {
-    constexpr int kChunk = Tiles::kChunk;
-    constexpr int kPanels = Tiles::kLayout.keys / 64, kPanelBytes = kChunk * 64 * 2;
-    constexpr int kValuePanels = Tiles::kValues / 64;
+    constexpr int kPanels = Tiles::kLayout.keys / 64, kValuePanels = Tiles::kValues / 64;
     constexpr int kOfEach = Tiles::kWithQueries ? 2 : 1;  // k and q, A and P
-    const int thread = threadIdx.x % kGroup;
-    const bool boxed = are_boxes<kChunk>(number, boxes);
-    const int in_boxes = boxed ? kOfEach * kPanels + (v ? kValuePanels : 0) : 0;
-    arrivals.expect(thread, stage, (kOfEach + in_boxes) * kPanelBytes);
-    const T* const squares = record(number);
-    arrivals.copy(thread, stage, to.A.data, squares, kPanelBytes);
+    const Copies<Arrivals> copies(*this, number, boxes, arrivals, stage);
+    copies.expect(kOfEach * kSquareBytes, kOfEach * kPanels + (v ? kValuePanels : 0));
+    copies.record(to.A.data, 0, kSquareBytes);
+    if constexpr (Tiles::kWithQueries) copies.record(to.P.data, kSquareBytes, kSquareBytes);
+    copies.rows(to.rows);
+    copies.template values<Tiles::kValues>(to.v);
+    copies.template keys<Tiles::kLayout.keys>(to.k, boxes.k, k, k_step);
     if constexpr (Tiles::kWithQueries)
-      arrivals.copy(thread, stage, to.P.data, squares + kChunk * kChunk, kPanelBytes);
-    fetch_rows<kGroup>(to, squares + 2 * kChunk * kChunk);
-    if (boxed) {
-      if (thread == 0) {
-        const unsigned barrier = arrivals.barrier(stage);
-        BoxPlace at = place<kChunk>(number);
-        for (int panel = 0; v && panel < kValuePanels; ++panel, at.number += 64)
-          fetch_box(boxes.v, at, to.v.data + panel * kChunk * 64, barrier);
-        at.head = key_head;
-        at.number = 0;
-        for (int panel = 0; panel < kPanels; ++panel, at.number += 64) {
-          fetch_box(boxes.k, at, to.k.data + panel * kChunk * 64, barrier);
-          if constexpr (Tiles::kWithQueries)
-            fetch_box(boxes.q, at, to.q.data + panel * kChunk * 64, barrier);
-        }
-      }
-      if (!v) load_panels<Tiles::kValues, kGroup>(thread, to.v, v, 0, 0, columns, v_vectors);
-    } else {
-      fetch_tokens<kGroup>(to, number);
-    }
+      copies.template keys<Tiles::kLayout.keys>(to.q, boxes.q, q, q_step);
     arrivals.arrive(stage);
   }
 
@@ -168,30 +140,102 @@ struct GroupScanSource {
             static_cast<int>(walk.batch)};
   }
 
- private:
-  // A; P and the rows are behind it.
-  __device__ __forceinline__ const T* record(int64_t number) const {
-    return reinterpret_cast<const T*>(records + number * record_step);
-  }
-  template <int kThreads, class Tiles>
-  __device__ __forceinline__ void fetch_rows(const Tiles& to, const T* behind_squares) const {
-    static_assert(kDeltaRecordRows * Tiles::kChunk == 4 * kGroup && kThreads >= kGroup);
-    const int first = 4 * (static_cast<int>(threadIdx.x) % kThreads);
-    if (first < 4 * kGroup)
-      copy_async<16>(to.rows + first, reinterpret_cast<const float*>(behind_squares) + first);
-  }
-  template <int kThreads, class Tiles>
-  __device__ __forceinline__ void fetch_tokens(const Tiles& to, int64_t number) const {
-    constexpr int kChunk = Tiles::kChunk, kKeys = Tiles::kLayout.keys;
-    const int thread = threadIdx.x % kThreads;
-    const int64_t token = number * kChunk;
-    const int tokens = static_cast<int>(min(int64_t{kChunk}, walk.length - token));
-    load_panels<kKeys, kThreads>(thread, to.k, k + token * k_step, k_step, tokens, keys, vectors);
-    load_panels<Tiles::kValues, kThreads>(thread, to.v, v + (v ? token * v_step : 0), v_step,
-                                          v ? tokens : 0, columns, v_vectors);
-    if constexpr (Tiles::kWithQueries)
-      load_panels<kKeys, kThreads>(thread, to.q, q + token * q_step, q_step, tokens, keys, vectors);
-  }
+  static constexpr int kSquareBytes = 64 * 64 * sizeof(T), kRowsBytes = kDeltaRecordRows * 64 * 4;
+
+  // The copies of a chunk, or of a part of it, that arrive together at a place; by so many threads of the group that moves data.
+  // kBoxes: all of the launch's tokens come in boxes.
+  template <class Arrivals, int kTeam = kGroup, bool kBoxes = false>
+  struct Copies {
+    const GroupScanSource& from;
+    const GroupScanBoxes& boxes;
+    const Arrivals& arrivals;
+    int64_t number;
+    int arrival, thread = threadIdx.x % kGroup;
+    bool boxed;
+
+    __device__ __forceinline__ Copies(const GroupScanSource& from, int64_t number,
+                                      const GroupScanBoxes& boxes, const Arrivals& arrivals,
+                                      int arrival)
+        : from(from),
+          boxes(boxes),
+          arrivals(arrivals),
+          number(number),
+          arrival(arrival),
+          boxed(kBoxes || from.are_boxes<kChunk>(number, boxes)) {}
+
+    // Before all others: so many bytes of the record, and panels of tokens.
+    __device__ __forceinline__ void expect(int bytes, int panels) const {
+      arrivals.expect(thread, arrival, bytes + (boxed ? panels * kSquareBytes : 0));
+    }
+    // Bytes of the record, A, P and the rows, behind so many others.
+    __device__ __forceinline__ void record(void* to, int first, int bytes) const {
+      arrivals.copy(thread, arrival, to, record() + first, bytes);
+    }
+    // Its rows pack by pack.
+    __device__ __forceinline__ void rows(float* to) const {
+      static_assert(kRowsBytes == 16 * kTeam);
+      copy_async<16>(to + 4 * thread, record() + 2 * kSquareBytes + 16 * thread);
+    }
+    template <int kColumns>
+    __device__ __forceinline__ void values(const Panels<T>& to) const {
+      tokens<kColumns>(to, boxes.v, from.v, from.v_step, from.head, from.first_column, from.columns,
+                       from.v_vectors);
+    }
+    // k or q, whose first token's row is `rows`.
+    template <int kColumns>
+    __device__ __forceinline__ void keys(const Panels<T>& to, const RowBoxes& of, const T* rows,
+                                         int64_t step) const {
+      tokens<kColumns>(to, of, rows, step, from.key_head, 0, from.keys, from.vectors);
+    }
+
+    // Into the second-level cache only, by the thread that asks for boxes: bytes of the record, values, k or q.
+    __device__ __forceinline__ void record_ahead(int first, int bytes) const {
+      if (boxed && thread == 0) prefetch_bulk(record() + first, bytes);
+    }
+    template <int kColumns>
+    __device__ __forceinline__ void values_ahead() const {
+      tokens_ahead<kColumns>(boxes.v, from.head, from.first_column);
+    }
+    template <int kColumns>
+    __device__ __forceinline__ void keys_ahead(const RowBoxes& of) const {
+      tokens_ahead<kColumns>(of, from.key_head, 0);
+    }
+
+   private:
+    static constexpr int kChunk = 64;
+
+    template <int kColumns>
+    __device__ __forceinline__ void tokens_ahead(const RowBoxes& of, int head, int first) const {
+      if (!boxed || thread != 0) return;
+      BoxPlace at = from.place<kChunk>(number);
+      at.head = head;
+      at.number = first;
+      for (int panel = 0; panel < kColumns / 64; ++panel, at.number += 64) prefetch_box(of, at);
+    }
+    __device__ __forceinline__ const std::byte* record() const {
+      return from.records + number * from.record_step;
+    }
+    // `rows`: null: zeros.
+    template <int kColumns>
+    __device__ __forceinline__ void tokens(const Panels<T>& to, const RowBoxes& of, const T* rows,
+                                           int64_t step, int head, int first, int columns,
+                                           bool vectors) const {
+      if (kBoxes || (boxed && rows)) {
+        if (thread != 0) return;
+        const unsigned barrier = arrivals.barrier(arrival);
+        BoxPlace at = from.place<kChunk>(number);
+        at.head = head;
+        at.number = first;
+        for (int panel = 0; panel < kColumns / 64; ++panel, at.number += 64)
+          fetch_box(of, at, to.data + panel * kChunk * 64, barrier);
+        return;
+      }
+      const int64_t token = number * kChunk;
+      const int valid = rows ? static_cast<int>(min(int64_t{kChunk}, from.walk.length - token)) : 0;
+      load_panels<kColumns, kTeam>(thread, to, rows + (rows ? token * step : 0), step, valid,
+                                   columns, vectors);
+    }
+  };
 };
 
 // What a chunk leaves, behind the stages: S in front of it or the gradient of S behind it, [64, K]; u, later outputs, or gX,
@@ -302,28 +346,48 @@ class GroupTurns {
   }
 };
 
-// to [64 rows, step apart] <- panels [64, kColumns], by a group: whole rows up to `rows`, of them `columns`.
-template <int kColumns, typename T>
+// Who stores what a chunk leaves: neighbouring threads of a block, of which one asks the copy engine.
+template <int kOf, int kAsks>
+struct GroupSenders {
+  static constexpr int kThreads = kOf;
+  static __device__ __forceinline__ int thread() {
+    return static_cast<int>(threadIdx.x) % kThreads;
+  }
+  static __device__ __forceinline__ bool asks() { return thread() == kAsks; }
+};
+// The group that moves data; another warp than the one that fetches asks.
+using MovingGroup = GroupSenders<kGroup, 32>;
+
+// to [64 rows, step apart] <- panels [64, kColumns]: whole rows up to `rows`, of them `columns`.
+template <class Senders, int kColumns, typename T>
 __device__ __forceinline__ void send_rows(T* to, int64_t step, int rows, int columns, bool vectors,
                                           const Panels<T>& panels) {
-  constexpr int kPacks = kColumns / 8, kPass = kGroup / kPacks, kPasses = 64 / kPass;
-  const int thread = threadIdx.x % kGroup;
+  constexpr int kPacks = kColumns / 8,
+                kPass = Senders::kThreads >= 8 * kPacks ? Senders::kThreads / kPacks : 8;
+  constexpr int kPasses = 64 / kPass, kRounds = kPass * kPacks / Senders::kThreads;
+  static_assert(kRounds == 1 || kPass == 8);
+  const int thread = Senders::thread();
   if (vectors) {
-    const int first = thread / kPacks, column = thread % kPacks * 8;
-    const auto* const from = reinterpret_cast<const uint4*>(panels.at(first, column));
-    uint4 packs[kPasses];
+#pragma unroll 1
+    for (int round = 0; round < kRounds; ++round) {
+      const int pack = thread + round * Senders::kThreads;
+      const int first = pack / kPacks, column = pack % kPacks * 8;
+      const auto* const from = reinterpret_cast<const uint4*>(panels.at(first, column));
+      uint4 packs[kPasses];
 #pragma unroll
-    for (int i = 0; i < kPasses; ++i) packs[i] = from[i * kPass * 8];  // multiples of eight rows on
-    const int valid = column < columns ? rows - first : 0;
-    const int64_t pass_step = kPass * step;
-    T* at = to + first * step + column;
+      for (int i = 0; i < kPasses; ++i)
+        packs[i] = from[i * kPass * 8];  // multiples of eight rows on
+      const int valid = column < columns ? rows - first : 0;
+      const int64_t pass_step = kPass * step;
+      T* at = to + first * step + column;
 #pragma unroll
-    for (int i = 0; i < kPasses; ++i, at += pass_step)
-      if (i * kPass < valid) *reinterpret_cast<uint4*>(at) = packs[i];
+      for (int i = 0; i < kPasses; ++i, at += pass_step)
+        if (i * kPass < valid) *reinterpret_cast<uint4*>(at) = packs[i];
+    }
     return;
   }
 #pragma unroll 1
-  for (int i = thread; i < 64 * kColumns; i += kGroup) {
+  for (int i = thread; i < 64 * kColumns; i += Senders::kThreads) {
     const int row = i / kColumns, column = i % kColumns;
     if (row < rows && column < columns) to[row * step + column] = *panels.at(row, column);
   }
@@ -344,46 +408,42 @@ struct GroupScanOutputs {
     first = rows.data ? start.rows(rows, at.head) + at.first_column : nullptr;
     step = start.row_step(rows);
   }
-  // By the group that moves data: panels [64, kValues], which are published.
-  template <int kValues>
+  // Panels [64, kValues], which are published, from one of the block's columns on. kBoxes: as for Copies.
+  template <class Senders, int kValues, bool kBoxes = false>
   __device__ __forceinline__ void send(int64_t number, const Panels<T>& panels,
                                        const GroupScanSource<T>& source,
-                                       const GroupScanBoxes& boxes) const {
+                                       const GroupScanBoxes& boxes, int column = 0) const {
     constexpr int kChunk = 64;
-    if (source.template are_boxes<kChunk>(number, boxes)) {
-      if (threadIdx.x % kGroup != 32) return;  // another warp than the one that fetches
+    if (kBoxes || source.template are_boxes<kChunk>(number, boxes)) {
+      if (!Senders::asks()) return;
       BoxPlace at = source.template place<kChunk>(number);
+      at.number += column;
       for (int panel = 0; panel < kValues / 64; ++panel, at.number += 64)
         store_box(boxes.o, at, panels.data + panel * kChunk * 64);
-      wait_sent();
     } else {
-      send_by_rows<kValues>(number, panels, source.walk);
-      wait_sent();  // for what a thread may have sent before
+      const int64_t token = number * kChunk;
+      send_rows<Senders, kValues>(
+          first + token * step + column, step,
+          static_cast<int>(min(int64_t{kChunk}, source.walk.length - token)), columns - column,
+          vectors, panels);
     }
   }
-  // By any group, for itself.
-  template <int kValues>
-  __device__ __forceinline__ void send_by_rows(int64_t number, const Panels<T>& panels,
-                                               const DeltaWalk& walk) const {
-    constexpr int kChunk = 64;
-    const int64_t token = number * kChunk;
-    send_rows<kValues>(first + token * step, step,
-                       static_cast<int>(min(int64_t{kChunk}, walk.length - token)), columns,
-                       vectors, panels);
-  }
 };
-// to <- panels [64, 64 kPanels] as they lie in shared memory, by a group.
-template <int kPanels, typename T>
+// to <- panels [64, 64 kPanels] as they lie in shared memory.
+template <class Senders, int kPanels, typename T>
 __device__ __forceinline__ void send_panels(T* to, const Panels<T>& panels) {
-  constexpr int kPasses = kPanels * 64 * 64 / 8 / kGroup;
-  const int thread = threadIdx.x % kGroup;
-  const auto* const from = reinterpret_cast<const uint4*>(panels.data) + thread;
-  auto* const at = reinterpret_cast<uint4*>(to) + thread;
-  uint4 packs[kPasses];
+  constexpr int kAtOnce = 8, kPasses = kPanels * 64 * 64 / 8 / Senders::kThreads;
+  static_assert(kPasses % kAtOnce == 0 || kPasses < kAtOnce);
+  const auto* from = reinterpret_cast<const uint4*>(panels.data) + Senders::thread();
+  auto* at = reinterpret_cast<uint4*>(to) + Senders::thread();
+#pragma unroll 1
+  for (int pass = 0; pass < kPasses; pass += kAtOnce) {
+    uint4 packs[kAtOnce];
 #pragma unroll
-  for (int i = 0; i < kPasses; ++i) packs[i] = from[i * kGroup];
+    for (int i = 0; i < kAtOnce && i < kPasses; ++i, from += Senders::kThreads) packs[i] = *from;
 #pragma unroll
-  for (int i = 0; i < kPasses; ++i) at[i * kGroup] = packs[i];
+    for (int i = 0; i < kAtOnce && i < kPasses; ++i, at += Senders::kThreads) *at = packs[i];
+  }
 }
 
 // What a block's 64 columns of V leave in the workspace for a chunk, as Panels: S or gS' [values, keys], and u [tokens, values]
@@ -394,35 +454,32 @@ struct GroupScanWorkspace {
   const DeltaScanCut& cut;
   int first_value;
 
-  __device__ __forceinline__ Panels<T> state(int64_t row) const {
-    return {states + row * cut.state_numbers(kKeys) + int64_t{1} * first_value * kKeys, 64};
-  }
-  __device__ __forceinline__ void send_corrections(int64_t row, const Panels<T>& panels) const {
-    send_panels<1>(correction(row), panels);
-  }
-  // By the group that moves data: a desk's state, which is published. Whoever sends the desk's tokens next waits for both.
+  // What is published.
+  template <class Senders>
   __device__ __forceinline__ void send_state(int64_t row, const Panels<T>& panels) const {
-    if constexpr (!kHasBulkCopies)
-      send_panels<kKeys / 64>(state(row).data, panels);
-    else if (threadIdx.x % kGroup == 32)  // of another warp than the one that fetches
-      send_bulk(state(row).data, panels.data, 64 * kKeys * sizeof(T));
+    send<Senders, kKeys / 64>(
+        states + row * cut.state_numbers(kKeys) + int64_t{1} * first_value * kKeys, panels);
   }
-  template <class Desk>
-  __device__ __forceinline__ void send(int64_t row, const Desk& desk) const {
-    send_state(row, desk.state);
-    if constexpr (!kHasBulkCopies) {
-      send_corrections(row, desk.tokens);
-    } else if (threadIdx.x % kGroup == 32) {
-      send_bulk(correction(row), desk.tokens.data, 64 * 64 * sizeof(T));
-      wait_sent();
-    }
+  template <class Senders>
+  __device__ __forceinline__ void send_corrections(int64_t row, const Panels<T>& panels) const {
+    send<Senders, 1>(corrections + row * cut.correction_numbers(64) + int64_t{1} * first_value * 64,
+                     panels);
   }
 
  private:
-  __device__ __forceinline__ T* correction(int64_t row) const {
-    return corrections + row * cut.correction_numbers(64) + int64_t{1} * first_value * 64;
+  template <class Senders, int kPanels>
+  static __device__ __forceinline__ void send(T* to, const Panels<T>& panels) {
+    if constexpr (!kHasBulkCopies)
+      send_panels<Senders, kPanels>(to, panels);
+    else if (Senders::asks())
+      send_bulk(to, panels.data, kPanels * 64 * 64 * sizeof(T));
   }
 };
+// What has been sent can be written again, when the senders have waited and met whoever writes.
+template <class Senders>
+__device__ __forceinline__ void wait_senders() {
+  if (Senders::asks()) wait_sent();
+}
 
 // work(at) for all that a block works on.
 template <int kKeys, class Args, class Work>

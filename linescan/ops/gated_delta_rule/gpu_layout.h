@@ -24,11 +24,11 @@ inline constexpr int kDeltaRecordRows = 8;
 // neighbouring rows lie on different banks; sizes in bytes.
 struct DeltaLayout {
   int number_bytes, keys;
-  bool pair = false;  // two warp groups share the keys of a scan; chunks are longer
+  bool deep = false;  // many keys, in scans of warp groups: chunks are longer
 
-  // Tokens of a chunk: what 99 KiB (of a pair, 227 KiB) and the registers have room for.
+  // Tokens of a chunk: what 99 KiB (deep: 227 KiB) and the registers have room for.
   constexpr int chunk() const {
-    if (pair) return kPanel;
+    if (deep) return kPanel;
     if (keys == 512) return 16;
     if (number_bytes == 4) return keys == 256 ? 16 : 32;
     return keys == 32 || keys == 256 ? 32 : 64;
@@ -170,13 +170,20 @@ struct DeltaLayout {
     return 2 * sequence_stage_bytes(backward) + kSequenceRows * kSequenceTokens * 4;
   }
 
-  // Scans of two warp groups that share the keys: stages; a chunk's tokens on their way out; what the groups tell each
-  // other, [64, 64] floats each.
-  static constexpr int kPairKeys = 256, kPairStages = 2;
-  static constexpr int64_t kPairPartBytes = int64_t{1} * kPanel * kPanel * 4;
-  constexpr int64_t pair_scan_bytes(bool outputs) const {
-    return kPairStages * group_scan_stage_bytes(outputs) + group_panel_bytes() + 2 * kPairPartBytes;
+  // Scans of warp groups with many keys: two groups carry the states of 128 columns. k, P and the record's rows of two chunks; v
+  // and A, and q, of one; the rounded states, and tokens on their way out; where copies arrive, and the block's number.
+  static constexpr int kDeepKeys = 256, kDeepScanThreads = 384, kDeepArrivals = 4;
+  constexpr int64_t deep_keys_bytes(bool queries) const {
+    return (keys / kPanel + (queries ? 1 : 0)) * group_panel_bytes() + rows_bytes();
   }
+  constexpr int64_t deep_scan_bytes(bool queries) const {
+    return 2 * deep_keys_bytes(queries) +
+           (3 + (queries ? keys / kPanel : 0) + 2 * (keys / kPanel + 1)) * group_panel_bytes() +
+           8 * (kDeepArrivals + 1);
+  }
+  // What the blocks that share walks tell each other: a state, in float32; signals.
+  constexpr int64_t deep_handover_bytes() const { return int64_t{2} * kPanel * keys * 4; }
+  static constexpr int64_t deep_signals_bytes(int64_t blocks) { return 4 * (1 + 2 * blocks); }
 
   // The chain of segments: eight columns of V a block; those of the state in front, and of every warp's part of the
   // product with a transition.

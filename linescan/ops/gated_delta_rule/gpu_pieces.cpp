@@ -36,6 +36,13 @@ constexpr double kWalkChunks = 6, kAloneChunk = 0.75, kChainChunks = 3, kBoundar
 constexpr double kSplitGain = 0.9;
 constexpr int64_t kMostSplitSegments = 32;
 
+// With the chunks and the blocks of warp groups where there may be such.
+DeltaLayout likely_layout(const GatedDeltaRuleSize& size) {
+  const auto number = static_cast<int>(size_of(size.dtype));
+  const auto keys = static_cast<int>(delta_padded_keys(size.K));
+  return {number, keys, number == 2 && keys == DeltaLayout::kDeepKeys};
+}
+
 // Segments of a usual sequence.
 int64_t usual_segments(const GatedDeltaRuleSize& size, const GatedDeltaRulePiece& piece) {
   GatedDeltaRuleSize usual = size;
@@ -67,27 +74,23 @@ struct SplitCost {
     return segments > 1 && split(segments) < kSplitGain * in_turn(segments);
   }
 };
-// By blocks of 64 columns.
-SplitCost split_cost(const GatedDeltaRuleSize& size, int64_t multiprocessors) {
+// Columns of V, or of a transition, of a scan's block where there are warp groups.
+int64_t block_columns(const GatedDeltaRuleSize& size) {
+  return likely_layout(size).deep ? 2 * DeltaLayout::kPanel : DeltaLayout::kPanel;
+}
+SplitCost split_cost(const GatedDeltaRuleSize& size, int64_t multiprocessors, int64_t columns) {
   constexpr int64_t kPanel = DeltaLayout::kPanel;
   return {size.sequences * size.value_heads, ceil_div(delta_usual_length(size), kPanel),
-          ceil_div(size.V, kPanel), ceil_div(delta_padded_keys(size.K), kPanel), multiprocessors};
+          ceil_div(size.V, columns), ceil_div(delta_padded_keys(size.K), columns), multiprocessors};
 }
 
 // Tokens of a segment: as many segments as a GPU has blocks for, and as are worth a walk.
 int64_t segment_tokens(const GatedDeltaRuleSize& size, int64_t sequences, int64_t tokens) {
-  const int64_t blocks = size.value_heads * ceil_div(size.V, DeltaLayout::kPanel);
+  const int64_t blocks = size.value_heads * ceil_div(size.V, block_columns(size));
   const int64_t segments =
       std::clamp<int64_t>(kBlocksAtOnce / (sequences * blocks), 1,
                           std::clamp<int64_t>(tokens / kFewestSegmentTokens, 1, kMostSegments));
   return std::min(tokens, round_up(ceil_div(tokens, segments), DeltaLayout::kPanel));
-}
-
-// With the chunks and the blocks of warp groups where there may be such.
-DeltaLayout likely_layout(const GatedDeltaRuleSize& size) {
-  const auto number = static_cast<int>(size_of(size.dtype));
-  const auto keys = static_cast<int>(delta_padded_keys(size.K));
-  return {number, keys, number == 2 && keys == DeltaLayout::kPairKeys};
 }
 
 // Of a token, in bytes: what a pass and its gradients leave behind, and what a backward pass works with, records and others.
@@ -172,7 +175,7 @@ GatedDeltaRulePiece gpu_piece(const GatedDeltaRuleSize& size, bool packed) {
   if (delta_heads_are_small(size) || size.sequences * size.length * size.value_heads == 0 ||
       size.mode == GatedDeltaRuleMode::kRecurrent)
     return piece;
-  const SplitCost cost = split_cost(size, kBlocksAtOnce);
+  const SplitCost cost = split_cost(size, kBlocksAtOnce, block_columns(size));
   if (packed) {
     GatedDeltaRulePiece split = piece;
     split.segment = segment_tokens(size, size.sequences, delta_usual_length(size));
@@ -180,7 +183,8 @@ GatedDeltaRulePiece gpu_piece(const GatedDeltaRuleSize& size, bool packed) {
     return cost.pays(usual_segments(size, split)) ? split : piece;
   }
   constexpr int64_t kPanel = DeltaLayout::kPanel;
-  const int64_t blocks = size.value_heads * ceil_div(size.V, kPanel);  // of a scan, a batch item
+  // Of a scan, a batch item, with 64 columns each: walks of wider ones are dealt out evenly.
+  const int64_t blocks = size.value_heads * ceil_div(size.V, kPanel);
   const int64_t chunks = ceil_div(size.length, kPanel);
   // Of some batch items, their sequences in so many pieces.
   const auto cut = [&](int64_t batch, int64_t cuts) {
@@ -236,7 +240,7 @@ bool may_keep_records(const GatedDeltaRuleSize& size, bool packed,
                       const GatedDeltaRulePiece& piece) {
   const bool neighbours = piece.batch == 1 || piece.tokens == size.length;
   return !packed && !piece.split && neighbours && size.length >= DeltaLayout::kPanel &&
-         delta_padded_keys(size.K) != DeltaLayout::kPairKeys;
+         delta_padded_keys(size.K) != DeltaLayout::kDeepKeys;
 }
 
 int64_t gpu_kept_records(const GatedDeltaRuleSize& size, const GatedDeltaRulePiece& piece) {
@@ -247,13 +251,14 @@ int64_t gpu_kept_records(const GatedDeltaRuleSize& size, const GatedDeltaRulePie
 }
 
 bool delta_split_pays(const GatedDeltaRuleSize& size, const GatedDeltaRulePiece& piece,
-                      int64_t multiprocessors) {
-  return split_cost(size, multiprocessors).pays(usual_segments(size, piece));
+                      int64_t multiprocessors, int64_t block_columns) {
+  return split_cost(size, multiprocessors, block_columns).pays(usual_segments(size, piece));
 }
 
-GatedDeltaRulePiece delta_best_split(const GatedDeltaRuleSize& size, int64_t multiprocessors) {
+GatedDeltaRulePiece delta_best_split(const GatedDeltaRuleSize& size, int64_t multiprocessors,
+                                     int64_t block_columns) {
   GatedDeltaRulePiece best = {size.batch, size.length, size.length};
-  const SplitCost cost = split_cost(size, multiprocessors);
+  const SplitCost cost = split_cost(size, multiprocessors, block_columns);
   double least = kSplitGain * cost.in_turn(1);
   for (int64_t segments = 2; segments <= std::min(kMostSplitSegments, cost.chunks); ++segments) {
     const int64_t chunks = ceil_div(cost.chunks, segments);

@@ -47,11 +47,12 @@ bool may_keep_records(const GatedDeltaRuleSize& size, bool packed,
 // The first of these numbers.
 int64_t gpu_kept_records(const GatedDeltaRuleSize& size, const GatedDeltaRulePiece& piece);
 
-// Whether a forward pass on so many multiprocessors gains by walking the piece's segments side by side; its gain is a
-// backward pass's, too.
+// Whether a forward pass on so many multiprocessors, with blocks of so many columns, gains by walking the piece's segments side by
+// side; its gain is a backward pass's, too.
 bool delta_split_pays(const GatedDeltaRuleSize& size, const GatedDeltaRulePiece& piece,
-                      int64_t multiprocessors);
+                      int64_t multiprocessors, int64_t block_columns);
 // How a forward pass that keeps nothing is split; not at all where nothing is gained.
-GatedDeltaRulePiece delta_best_split(const GatedDeltaRuleSize& size, int64_t multiprocessors);
+GatedDeltaRulePiece delta_best_split(const GatedDeltaRuleSize& size, int64_t multiprocessors,
+                                     int64_t block_columns);
 
 }  // namespace linescan

@@ -70,12 +70,12 @@ struct Parts {
   }
 };
 
-// Scans by two warp groups that share the keys, gradients by warp groups for half of the keys after the other.
-bool shares_keys(const GatedDeltaRuleSize& size, const Gpu& gpu) {
-  constexpr DeltaLayout kLayout{2, DeltaLayout::kPairKeys, true};
-  return delta_padded_keys(size.K) == DeltaLayout::kPairKeys && size_of(size.dtype) == 2 &&
+// With many keys: scans of 128 columns a block, gradients for half of the keys after the other.
+bool has_deep_groups(const GatedDeltaRuleSize& size, const Gpu& gpu) {
+  constexpr DeltaLayout kLayout{2, DeltaLayout::kDeepKeys, true};
+  return delta_padded_keys(size.K) == DeltaLayout::kDeepKeys && size_of(size.dtype) == 2 &&
          size.V > kFewValues && size.value_heads > 0 && has_warp_group_products(gpu) &&
-         kLayout.pair_scan_bytes(true) <= gpu.shared_per_block &&
+         kLayout.deep_scan_bytes(true) <= gpu.shared_per_block &&
          kLayout.group_gradients_bytes() <= gpu.shared_per_block;
 }
 
@@ -114,6 +114,18 @@ void plan_recurrence(GatedDeltaRuleGpuPlan& plan, const GatedDeltaRuleSize& size
   plan.scan = launch_of(heads * plan.column_parts, 32 * plan.key_warps, 0);
 }
 
+// Whether equal walks, so many chunks long, are dealt out evenly among fewer blocks: a walk that two of them share is handed over, which
+// costs some chunks.
+bool pays_to_share(int64_t walks, int64_t chunks, int64_t at_once) {
+  // The state's 128 KiB out and in again, and the start of one more walk, estimated; to gain less is not worth it.
+  constexpr double kHandoverChunks = 2, kGain = 0.95;
+  if (walks <= at_once || at_once == 0) return false;
+  const auto waves = static_cast<double>(ceil_div(walks, at_once) * chunks);
+  const double shared =
+      static_cast<double>(walks * chunks) / static_cast<double>(at_once) + kHandoverChunks;
+  return shared < kGain * waves;
+}
+
 // A scan's blocks, for so many walks of a value head.
 struct ScanBlocks {
   const GatedDeltaRuleGpuPlan& plan;
@@ -122,13 +134,13 @@ struct ScanBlocks {
 
   DeltaLaunch launch(bool outputs, int64_t stages) const {
     const int columns = static_cast<int>(plan.column_warps), count = static_cast<int>(stages);
-    const bool groups = plan.warp_groups || plan.key_pair;
-    const int64_t threads = plan.warp_groups && outputs && plan.pass == Pass::kForward
+    const int64_t threads = plan.deep_groups ? DeltaLayout::kDeepScanThreads
+                            : plan.warp_groups && outputs && plan.pass == Pass::kForward
                                 ? DeltaLayout::kGroupOutputThreads
-                            : groups
+                            : plan.warp_groups
                                 ? DeltaLayout::kGroupScanThreads
                                 : 32 * (plan.column_warps * plan.key_warps + plan.loader_warps);
-    const int64_t bytes = plan.key_pair      ? layout.pair_scan_bytes(outputs)
+    const int64_t bytes = plan.deep_groups   ? layout.deep_scan_bytes(outputs)
                           : plan.wide_scan   ? layout.wide_scan_bytes(count)
                           : plan.warp_groups ? layout.group_scan_bytes(count, outputs)
                                              : layout.scan_bytes(columns, count, outputs);
@@ -141,10 +153,12 @@ void choose_scan_block(GatedDeltaRuleGpuPlan& plan, const DeltaLayout& layout, i
                        bool split, const Gpu& gpu) {
   const ScanBlocks scan{plan, layout, heads};
   const int64_t values = plan.padded_values;
-  if (plan.key_pair) {
-    plan.column_warps = 4;
-    plan.column_parts = ceil_div(values, 64);
-    plan.stages = DeltaLayout::kPairStages;
+  if (plan.deep_groups) {
+    plan.key_warps = 1;
+    plan.column_warps = 8;
+    plan.loader_warps = 2;
+    plan.column_parts = ceil_div(values, 16 * plan.column_warps);
+    plan.stages = 2;
     return;
   }
   if (plan.warp_groups) {
@@ -187,7 +201,7 @@ void choose_scan_block(GatedDeltaRuleGpuPlan& plan, const DeltaLayout& layout, i
 void plan_gradients(GatedDeltaRuleGpuPlan& plan, const GatedDeltaRuleSize& size,
                     const DeltaLayout& layout, const Gpu& gpu) {
   const int64_t units = plan.chunks * size.heads;
-  if (!plan.warp_groups && !plan.key_pair) {
+  if (!plan.warp_groups && !plan.deep_groups) {
     plan.gradient_stages = layout.gradients_bytes(2) <= gpu.shared_per_block ? 2 : 1;
     plan.gradients = launch_of(units, layout.gradient_threads(),
                                layout.gradients_bytes(static_cast<int>(plan.gradient_stages)));
@@ -195,7 +209,7 @@ void plan_gradients(GatedDeltaRuleGpuPlan& plan, const GatedDeltaRuleSize& size,
   }
   plan.gradient_stages = DeltaLayout::kGroupStages;
   // Blocks are as few as find a multiprocessor: they load ahead. Where keys come in halves, each has a slot.
-  if (plan.key_pair)
+  if (plan.deep_groups)
     plan.gradient_slot_floats = layout.group_slot_floats(size.value_heads / size.heads);
   plan.gradients = launch_of(
       std::min(units, gpu.multiprocessors),
@@ -213,12 +227,12 @@ void plan_chunks(GatedDeltaRuleGpuPlan& plan, const GatedDeltaRuleSize& size, bo
   const int64_t value_units = plan.chunks * size.value_heads;
   plan.records = launch_of(plan.chunks * size.heads, 2 * plan.chunk, layout.records_bytes());
   plan.key_warps = layout.key_warps();
-  plan.warp_groups = !plan.key_pair && layout.has_groups() && size.V > kFewValues &&
+  plan.warp_groups = !plan.deep_groups && layout.has_groups() && size.V > kFewValues &&
                      size.value_heads > 0 && has_warp_group_products(gpu) &&
                      layout.group_scan_bytes(2, true) <= gpu.shared_per_block &&
                      layout.group_gradients_bytes() <= gpu.shared_per_block;
   plan.padded_values =
-      round_up(size.V, plan.warp_groups || plan.key_pair ? int64_t{DeltaLayout::kPanel} : 16);
+      round_up(size.V, plan.warp_groups || plan.deep_groups ? int64_t{DeltaLayout::kPanel} : 16);
   choose_scan_block(plan, layout, heads, piece.split, gpu);
   const ScanBlocks scan{plan, layout, heads};
   plan.scan = scan.launch(plan.pass == Pass::kForward, plan.stages);
@@ -246,9 +260,9 @@ GatedDeltaRuleGpuPlan plan_piece(const GatedDeltaRuleSize& size, bool packed, Pa
   plan.pass = pass;
   const int64_t number = size_of(size.dtype), sequences = size.sequences;
   plan.padded_keys = delta_padded_keys(size.K);
-  plan.key_pair = shares_keys(size, gpu);
+  plan.deep_groups = has_deep_groups(size, gpu);
   const DeltaLayout layout{static_cast<int>(number), static_cast<int>(plan.padded_keys),
-                           plan.key_pair};
+                           plan.deep_groups};
   plan.chunk = layout.chunk();
 
   plan.mode = pass == Pass::kBackward ? GatedDeltaRuleMode::kChunk : size.mode;
@@ -284,10 +298,11 @@ int64_t bytes_kept(const GatedDeltaRuleSize& size, bool packed, const GatedDelta
 
 GatedDeltaRuleGpuPlan plan(const GatedDeltaRuleSize& size, bool packed, Pass pass, const Gpu& gpu) {
   GatedDeltaRulePiece piece = gpu_piece(size, packed);
+  const int64_t columns = DeltaLayout::kPanel * (has_deep_groups(size, gpu) ? 2 : 1);
   if (size.kept_states)
-    piece.split = piece.split && delta_split_pays(size, piece, gpu.multiprocessors);
+    piece.split = piece.split && delta_split_pays(size, piece, gpu.multiprocessors, columns);
   else if (pass == Pass::kForward && size.mode != GatedDeltaRuleMode::kRecurrent)
-    piece = delta_best_split(size, gpu.multiprocessors);
+    piece = delta_best_split(size, gpu.multiprocessors, columns);
   GatedDeltaRuleGpuPlan made = plan(size, packed, pass, gpu, piece);
   // Whatever the device makes of it, there is room for what the problem asks for.
   if (size.kept_states) made.kept_bytes = bytes_kept(size, packed, gpu_piece(size, packed));
@@ -340,6 +355,23 @@ GatedDeltaRuleGpuPlan plan(const GatedDeltaRuleSize& size, bool packed, Pass pas
     if (forward) plan.transitions_at = parts.reserve(4 * (segments - 2) * plan.transition_step);
   }
   if (!forward && !piece.split) plan.scan.grid = std::min(plan.scan.grid * segments, kLargestGrid);
+  if (plan.deep_groups && !packed && !piece.split) {
+    const int64_t teams = gpu.multiprocessors / plan.column_parts;
+    const auto share = [&](DeltaLaunch& launch, int64_t tokens) {
+      const int64_t walks = launch.grid / plan.column_parts;
+      if (!pays_to_share(walks, ceil_div(tokens, plan.chunk), teams)) return;
+      launch.grid = teams * plan.column_parts;
+      plan.shares_walks = true;
+    };
+    share(plan.scan, forward ? part.length : piece.segment);
+    if (!forward) share(plan.reverse_scan, part.length);
+    if (plan.shares_walks) {
+      const DeltaLayout layout{2, static_cast<int>(plan.padded_keys), true};
+      plan.handovers_at = parts.reserve(gpu.multiprocessors * layout.deep_handover_bytes());
+      plan.signals_bytes = DeltaLayout::deep_signals_bytes(gpu.multiprocessors);
+      plan.signals_at = parts.reserve(plan.signals_bytes);
+    }
+  }
   const auto parts_of = [](int64_t all, int64_t part) {
     return ceil_div(all, std::max<int64_t>(part, 1));
   };
@@ -362,7 +394,7 @@ std::string variant_of(const GatedDeltaRuleGpuPlan& plan) {
   if (plan.mode == GatedDeltaRuleMode::kRecurrent) return "recurrence: token after token";
   if (plan.whole_sequences) return "whole sequences: a warp walks one";
   return fmt::format("records, then a scan: products of {}",
-                     plan.warp_groups || plan.key_pair ? "warp groups" : "warps");
+                     plan.warp_groups || plan.deep_groups ? "warp groups" : "warps");
 }
 
 std::string to_string(const GatedDeltaRuleGpuPlan& plan) {
@@ -386,10 +418,12 @@ std::string to_string(const GatedDeltaRuleGpuPlan& plan) {
   } else {
     text += fmt::format(
         "  chunk           {} tokens, K padded to {}\n"
-        "  columns         {} of V a block of the scan, {} warps along K\n"
-        "  loads           {} warps, {} stages\n",
-        plan.chunk, plan.padded_keys, 16 * plan.column_warps, plan.key_warps, plan.loader_warps,
-        plan.stages);
+        "  columns         {} of V a block of the scan, {} warps along K\n",
+        plan.chunk, plan.padded_keys, 16 * plan.column_warps, plan.key_warps);
+    text += plan.deep_groups
+                ? "  loads           2 warps; k and P two chunks ahead, v, A and q one\n"
+                : fmt::format("  loads           {} warps, {} stages\n", plan.loader_warps,
+                              plan.stages);
     if (plan.records.grid == 0 && plan.piece.keeps_records)
       text += "  records         kept by the forward pass\n";
     else
@@ -408,6 +442,8 @@ std::string to_string(const GatedDeltaRuleGpuPlan& plan) {
       add("gradients", plan.gradients);
     }
   }
+  if (plan.shares_walks)
+    text += "  walks           dealt out evenly where a scan has fewer blocks than walks\n";
   if (plan.pieces > 1)
     text += fmt::format("  pieces          {}, one at a time, of {} batch items and {} tokens\n",
                         plan.pieces, plan.piece.batch, plan.piece.tokens);

@@ -20,7 +20,7 @@ struct DeltaLaunch {
 };
 
 // mode chunk: "records" (what a chunk is by itself: a block a chunk and head of q), then "scan" (states, and
-// outputs or what the backward pass needs: a block a sequence, value head and part of V); backward also
+// outputs or what the backward pass needs: a block a sequence, value head and part of V, or an equal share of the walks); backward also
 // "reverse_scan" and "gradients" (a block a chunk and head of q). mode recurrent: "scan" alone.
 struct GatedDeltaRuleGpuPlan {
   static constexpr const char* kOperator = "gated_delta_rule";
@@ -31,16 +31,17 @@ struct GatedDeltaRuleGpuPlan {
   int64_t chunk = 0, padded_keys = 0, padded_values = 0;
   int64_t record_bytes = 0;  // of a chunk and value head
   int64_t chunks = 0;  // records; packed sequences count one more each, whether they need it or not
-  int64_t column_warps = 0;      // of a scan's block: warps side by side along V, 16 columns each
-                                 // (recurrent: one of 32)
-  int64_t key_warps = 0;         // and along K
-  int64_t loader_warps = 0;      // and those that only move what the others compute with
-  int64_t column_parts = 0;      // blocks along V
-  int64_t stages = 0;            // chunks of a scan in shared memory at once
-  int64_t gradient_stages = 0;   // slices of V in the gradients' kernel's shared memory at once
-  bool warp_groups = false;      // scans and gradients by the kernels of warp groups
-  bool wide_scan = false;        // of these, a scan with 128 columns of V a block
-  bool key_pair = false;         // the same, with scans whose two groups share the keys
+  int64_t column_warps = 0;     // of a scan's block: warps side by side along V, 16 columns each
+                                // (recurrent: one of 32)
+  int64_t key_warps = 0;        // and along K
+  int64_t loader_warps = 0;     // and those that only move what the others compute with
+  int64_t column_parts = 0;     // blocks along V
+  int64_t stages = 0;           // chunks of a scan in shared memory at once
+  int64_t gradient_stages = 0;  // slices of V in the gradients' kernel's shared memory at once
+  bool warp_groups = false;     // scans and gradients by the kernels of warp groups
+  bool wide_scan = false;       // of these, a scan with 128 columns of V a block
+  bool deep_groups = false;     // as warp_groups, with 129 to 256 keys
+  bool shares_walks = false;  // of these: scans with fewer blocks than walks deal out chunks evenly
   bool whole_sequences = false;  // a warp a sequence and value head, without records
   // Of these, backward: chunks whose states a warp keeps; 0: every chunk has a place.
   int64_t slot_chunks = 0;
@@ -61,6 +62,8 @@ struct GatedDeltaRuleGpuPlan {
           parameter_sums_at = 0, gradient_slots_at = 0, carry_at = 0;
   // Where segments are split, what lies at boundaries: states that nobody gave room for, or gradients; forward, transitions.
   int64_t boundaries_at = 0, transitions_at = 0;
+  // Of blocks that share walks: states that they hand over; and signals, zeros at the start of a pass.
+  int64_t handovers_at = 0, signals_at = 0, signals_bytes = 0;
   int64_t workspace_bytes = 0;
   int64_t kept_bytes = 0;  // what the forward pass leaves for the backward pass
 

@@ -17,9 +17,9 @@
 namespace linescan {
 
 // The layout's numbers, as device code may use them.
-template <typename T, int kKeys, bool kPair = false>
+template <typename T, int kKeys, bool kDeep = false>
 struct DeltaSizes {
-  static constexpr DeltaLayout kLayout{sizeof(T), kKeys, kPair};
+  static constexpr DeltaLayout kLayout{sizeof(T), kKeys, kDeep};
   static constexpr int kChunk = kLayout.chunk(), kStride = kLayout.key_stride();
   static constexpr int kSquare = kLayout.square_stride();
 };

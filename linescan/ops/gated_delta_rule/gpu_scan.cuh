@@ -2,11 +2,13 @@
 // stands in shared memory, and the products of a warp's 16 columns. See chunk_scan.cu.
 #pragma once
 
+#include "linescan/base/math.h"
 #include "linescan/ops/device_code/predicated.cuh"
 #include "linescan/ops/device_code/tile_product.cuh"
 #include "linescan/ops/gated_delta_rule/gpu_kernels.h"
 #include "linescan/ops/gated_delta_rule/gpu_record.cuh"
 #include "linescan/ops/gated_delta_rule/gpu_segments.cuh"
+#include "linescan/ops/gated_delta_rule/gpu_shared_walks.cuh"
 #include "linescan/ops/gated_delta_rule/gpu_tokens.cuh"
 
 namespace linescan {
@@ -43,6 +45,19 @@ inline DeltaScanCut delta_scan_cut(const GatedDeltaRuleProblem& p,
           static_cast<int>(unit_parts)};
 }
 
+// Of the walks of such segments, if the plan has them shared by the blocks of that launch.
+inline DeltaSharedWalks delta_shared_walks(const GatedDeltaRuleProblem& p,
+                                           const GatedDeltaRuleGpuPlan& plan,
+                                           const DeltaScanCut& cut, const DeltaSegments& segments,
+                                           const DeltaLaunch& launch, std::byte* workspace) {
+  if (!plan.shares_walks || launch.grid >= cut.items || launch.grid % plan.column_parts != 0)
+    return {};
+  return {ceil_div(segments.tokens > 0 ? segments.tokens : p.q.shape[1], plan.chunk),
+          static_cast<int>(plan.column_parts),
+          reinterpret_cast<unsigned*>(workspace + plan.signals_at),
+          reinterpret_cast<float4*>(workspace + plan.handovers_at)};
+}
+
 template <typename T>
 struct DeltaScanArgs {
   DeltaInputs<T> in;
@@ -55,6 +70,7 @@ struct DeltaScanArgs {
   T *states,
       *corrections;  // for a backward pass: see DeltaScanCut; null: nothing but ends is wanted
   DeltaSegments segments;
+  DeltaSharedWalks shared;
 };
 
 template <typename T>
@@ -70,6 +86,7 @@ struct DeltaReverseScanArgs {
   DeltaRows<T> corrections;  // gX, where the gradient of v will be; null with the above
   bool pairs, vectors;       // rows_are_pairs() and rows_are_vectors() of it
   DeltaSegments segments;
+  DeltaSharedWalks shared;
 };
 
 // The part of a block's state that a warp carries: 16 columns of V from `value`, and keys from `key`.

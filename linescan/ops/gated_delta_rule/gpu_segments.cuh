@@ -119,8 +119,11 @@ inline DeltaSegments delta_segments(const GatedDeltaRuleProblem& p,
 template <int kChunk>
 class DeltaStops {
  public:
-  __device__ __forceinline__ explicit DeltaStops(const DeltaSegments& segments)
-      : segments_(segments), next_(segments.stop_tokens > 0 ? step() : -1) {}
+  // Of a walk that starts behind so many chunks.
+  __device__ __forceinline__ explicit DeltaStops(const DeltaSegments& segments, int64_t chunks = 0)
+      : segments_(segments),
+        next_(segments.stop_tokens > 0 ? max((chunks + step() - 1) / step(), int64_t{1}) * step()
+                                       : -1) {}
 
   // Whether a boundary lies behind so many chunks.
   __device__ __forceinline__ bool is_at(int64_t chunks) const { return chunks == next_; }

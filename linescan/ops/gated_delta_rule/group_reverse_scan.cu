@@ -48,8 +48,9 @@ __global__ void __launch_bounds__(DeltaLayout::kGroupScanThreads, 1)
             if (!leaves) return;
             const int64_t number = at.chunks - 1 - i;
             const Desk desk(cut.stages, i);
-            workspace.send_state(at.row(number), desk.state);
-            outputs.template send<64>(number, desk.tokens, source, boxes);
+            workspace.template send_state<MovingGroup>(at.row(number), desk.state);
+            outputs.template send<MovingGroup, 64>(number, desk.tokens, source, boxes);
+            wait_senders<MovingGroup>();
           });
       continue;
     }

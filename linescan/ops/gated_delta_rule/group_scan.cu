@@ -51,10 +51,14 @@ struct GroupScan {
           source.fetch(Tiles(stage), number, boxes, arrivals, stage);
         },
         [&](int, int64_t number) {
-          if constexpr (kOutputs)
-            outputs.template send<64>(number, desk(number).tokens, source, boxes);
-          else if (leaves())
-            workspace.send(at.row(number), desk(number));
+          const Desk from = desk(number);
+          if constexpr (kOutputs) {
+            outputs.template send<MovingGroup, 64>(number, from.tokens, source, boxes);
+          } else if (leaves()) {
+            workspace.template send_state<MovingGroup>(at.row(number), from.state);
+            workspace.template send_corrections<MovingGroup>(at.row(number), from.tokens);
+          }
+          wait_senders<MovingGroup>();
         });
   }
 

@@ -39,7 +39,8 @@ struct GroupWideScan {
           source.fetch(Tiles(stage), number, boxes, arrivals, stage);
         },
         [&](int stage, int64_t number) {
-          outputs.template send<Tiles::kValues>(number, Tiles(stage).v, source, boxes);
+          outputs.template send<MovingGroup, Tiles::kValues>(number, Tiles(stage).v, source, boxes);
+          wait_senders<MovingGroup>();
         });
   }
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "linescan/base/math.h"
+#include "linescan/ops/device_code/between_blocks.cuh"
 #include "linescan/ops/device_code/ordered_sums.h"
 #include "linescan/ops/gated_delta_rule/gpu_kernels.h"
 
@@ -167,6 +168,13 @@ void for_each_piece(const GatedDeltaRuleProblem& p, const GatedDeltaRuleGradient
   }
 }
 
+// Of the blocks that share walks; they leave zeros behind.
+void clear_signals(const GatedDeltaRuleGpuPlan& plan, std::byte* workspace, GpuStream stream) {
+  if (plan.shares_walks)
+    fill_zeros("gated_delta_rule, signals", workspace + plan.signals_at, plan.signals_bytes,
+               stream);
+}
+
 }  // namespace
 
 void forward(const GatedDeltaRuleProblem& p, const GatedDeltaRuleGpuPlan& plan,
@@ -178,6 +186,7 @@ void forward(const GatedDeltaRuleProblem& p, const GatedDeltaRuleGpuPlan& plan,
   if (plan.mode == GatedDeltaRuleMode::kRecurrent)
     return launch_delta_recurrence(p, plan, workspace, stream);
   if (plan.whole_sequences) return launch_delta_sequence_forward(p, plan, workspace, stream);
+  clear_signals(plan, workspace, stream);
   const DeltaKept kept = kept_of(p, plan, workspace);
   launch_delta_records(p, plan, kept, workspace, stream);
   launch_delta_scan(p, plan, kept, workspace, stream);
@@ -196,6 +205,7 @@ void backward(const GatedDeltaRuleProblem& p, const GatedDeltaRuleGradients& gra
     launch_delta_sequence_backward(p, gradients, plan, workspace, stream);
   } else {
     sums = 0;
+    clear_signals(plan, workspace, stream);
     for_each_piece(p, gradients, plan, workspace, [&](const Piece& piece) {
       if (!plan.piece.keeps_records)
         launch_delta_records(piece.problem, piece.plan, piece.kept, workspace, stream);

@@ -11,7 +11,7 @@
 // Reference: reference.cpp beside this file; bounds in tests/ops/gated_delta_rule_gpu_test.cpp.
 
 #include "linescan/base/math.h"
-#include "linescan/ops/gated_delta_rule/gpu_group_pair.cuh"
+#include "linescan/ops/gated_delta_rule/gpu_group_deep.cuh"
 #include "linescan/ops/gated_delta_rule/gpu_group_scan.cuh"
 #include "linescan/ops/gated_delta_rule/gpu_kernels.h"
 #include "linescan/ops/gated_delta_rule/gpu_scan.cuh"
@@ -131,11 +131,13 @@ void launch_delta_reverse_scan(const GatedDeltaRuleProblem& p,
                                     delta_rows<T>(gradients.v),
                                     rows_are_pairs(gradients.v),
                                     rows_are_vectors(gradients.v),
+                                    {},
                                     {}};
-    const auto launch_scan = [&](const DeltaReverseScanArgs<T>& args, const DeltaLaunch& shape) {
+    const auto launch_scan = [&](DeltaReverseScanArgs<T> args, const DeltaLaunch& shape) {
+      args.shared = delta_shared_walks(p, plan, args.cut, args.segments, shape, workspace);
       if constexpr (sizeof(T) == 2) {
-        if (plan.key_pair)
-          return launch_delta_group_pair_reverse_scan(args, shape_of(shape), stream);
+        if (plan.deep_groups)
+          return launch_delta_group_deep_reverse_scan(args, shape_of(shape), stream);
         if (plan.warp_groups)
           return launch_delta_group_reverse_scan(args, kKeys, shape_of(shape), stream);
       }

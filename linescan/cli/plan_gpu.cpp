@@ -90,13 +90,21 @@ GatedDeltaRuleGpuPlan plan(const PlainRule& rule, Pass pass, const Gpu& gpu) {
 }
 
 json own_fields(const GatedDeltaRuleGpuPlan& plan) {
-  json document = {{"mode", name_of(plan.mode)},    {"chunk", plan.chunk},
-                   {"chunks", plan.chunks},         {"column_warps", plan.column_warps},
-                   {"key_warps", plan.key_warps},   {"column_parts", plan.column_parts},
-                   {"stages", plan.stages},         {"multiplications", plan.multiplications},
-                   {"pieces", plan.pieces},         {"piece_tokens", plan.piece.tokens},
-                   {"segment", plan.piece.segment}, {"split", plan.piece.split},
-                   {"kept_bytes", plan.kept_bytes}, {"keeps_records", plan.piece.keeps_records}};
+  json document = {{"mode", name_of(plan.mode)},
+                   {"chunk", plan.chunk},
+                   {"chunks", plan.chunks},
+                   {"column_warps", plan.column_warps},
+                   {"key_warps", plan.key_warps},
+                   {"column_parts", plan.column_parts},
+                   {"stages", plan.stages},
+                   {"multiplications", plan.multiplications},
+                   {"pieces", plan.pieces},
+                   {"piece_tokens", plan.piece.tokens},
+                   {"segment", plan.piece.segment},
+                   {"split", plan.piece.split},
+                   {"kept_bytes", plan.kept_bytes},
+                   {"keeps_records", plan.piece.keeps_records},
+                   {"makes_records", plan.makes_records}};
   for (const auto& [name, launch] : {std::pair{"records", plan.records},
                                      {"scan", plan.scan},
                                      {"segments_alone", plan.ends},

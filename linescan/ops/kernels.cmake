@@ -13,9 +13,9 @@ set(LINESCAN_KERNELS
   ops/gated_delta_rule/group_gradients.cu
   ops/gated_delta_rule/group_deep_reverse_scan.cu
   ops/gated_delta_rule/group_deep_scan.cu
+  ops/gated_delta_rule/group_recording_scan.cu
   ops/gated_delta_rule/group_reverse_scan.cu
   ops/gated_delta_rule/group_scan.cu
-  ops/gated_delta_rule/group_wide_scan.cu
   ops/gated_delta_rule/passes.cu
   ops/gated_delta_rule/recurrence.cu
   ops/gated_delta_rule/reverse_scan.cu

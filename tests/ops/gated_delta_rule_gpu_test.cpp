@@ -63,30 +63,46 @@ Gpu small_gpu() {
   return gpu;
 }
 
-// Scans of warp groups with 128 columns of V a block, with states at boundaries on the way, and without.
-class GatedDeltaRuleWideGpu : public GatedDeltaRuleGpu {};
+// Scans of warp groups that make records themselves, with states at boundaries on the way and without, records kept and not.
+class GatedDeltaRuleRecordingGpu : public GatedDeltaRuleGpu {};
 
-TEST_P(GatedDeltaRuleWideGpu, AgreesWithReference) {
+TEST_P(GatedDeltaRuleRecordingGpu, AgreesWithReference) {
   Case c = GetParam();
   c.mode = Mode::kChunk;
-  GatedDeltaRuleSample wide(c), narrow(c);
-  const GatedDeltaRuleSize size = size_of(wide.problem);
-  EXPECT_TRUE(plan(size, wide.problem.packed, Pass::kForward, small_gpu()).wide_scan);
-  EXPECT_FALSE(plan(size, wide.problem.packed, Pass::kForward, test_gpu()).wide_scan);
-  run(narrow);
+  GatedDeltaRuleSample recording(c), other(c);
+  GatedDeltaRuleSize size = size_of(recording.problem);
+  const bool packed = recording.problem.packed;
+  EXPECT_TRUE(plan(size, packed, Pass::kForward, small_gpu()).makes_records);
+  EXPECT_FALSE(plan(size, packed, Pass::kForward, test_gpu()).makes_records);
+  run(other);
   const auto expect_same = [&] {
-    EXPECT_EQ(wide.o.bytes(), narrow.o.bytes());
-    EXPECT_EQ(wide.final_state.bytes(), narrow.final_state.bytes());
+    EXPECT_EQ(recording.o.bytes(), other.o.bytes());
+    EXPECT_EQ(recording.final_state.bytes(), other.final_state.bytes());
   };
   for (const int filling : {0xFF, 1}) {
-    run(wide, filling, small_gpu());
-    expect_passed(wide.judge(gated_delta_rule_gpu_bound(c.dtype)));
+    run(recording, filling, small_gpu());
+    expect_passed(recording.judge(gated_delta_rule_gpu_bound(c.dtype)));
     expect_same();
   }
-  if (wide.problem.packed) return;
-  run(wide, 0xFF, small_gpu(),
+  if (packed) {  // one sequence after the other
+    run(recording, 0xFF, small_gpu(), {.largest_grid = 1});
+    expect_passed(recording.judge(gated_delta_rule_gpu_bound(c.dtype)));
+    expect_same();
+    return;
+  }
+  run(recording, 0xFF, small_gpu(),
       {.largest_grid = 1, .piece = {c.batch, std::min<int64_t>(c.length, 128), 64}});
-  expect_passed(wide.judge(gated_delta_rule_gpu_bound(c.dtype)));
+  expect_passed(recording.judge(gated_delta_rule_gpu_bound(c.dtype)));
+  expect_same();
+  const GatedDeltaRulePiece keeping = {c.batch, c.length, 64, false, true};
+  size.kept_states = true;
+  for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
+    const GatedDeltaRuleGpuPlan how = plan(size, packed, pass, small_gpu(), keeping);
+    EXPECT_TRUE(how.piece.keeps_records);
+    EXPECT_EQ(how.records.grid, 0);
+  }
+  run(recording, 0xFF, small_gpu(), {.largest_grid = 1, .piece = keeping});
+  expect_passed(recording.judge(gated_delta_rule_gpu_bound(c.dtype)));
   expect_same();
 }
 
@@ -274,7 +290,7 @@ const Case kWarpGroupCases[] = {
          .gate = true}};
 INSTANTIATE_TEST_SUITE_P(WarpGroups, GatedDeltaRuleGpu, ::testing::ValuesIn(kWarpGroupCases));
 INSTANTIATE_TEST_SUITE_P(WarpGroups, GatedDeltaRuleAmpereGpu, ::testing::ValuesIn(kWarpGroupCases));
-std::vector<Case> wide_cases() {
+std::vector<Case> recording_cases() {
   std::vector<Case> cases;
   std::ranges::copy_if(kWarpGroupCases, std::back_inserter(cases),
                        [](const Case& c) { return c.V > DeltaLayout::kPanel; });
@@ -284,9 +300,17 @@ std::vector<Case> wide_cases() {
   many.K = 128;
   many.V = 192;
   cases.push_back(many);
+  Case shared =
+      many;  // value heads that share k and q, as they are; a block has all of V, and more chunks than stages
+  shared.length = 330;
+  shared.V = 128;
+  shared.norm = false;
+  shared.largest_key = 0.08;
+  cases.push_back(shared);
   return cases;
 }
-INSTANTIATE_TEST_SUITE_P(WarpGroups, GatedDeltaRuleWideGpu, ::testing::ValuesIn(wide_cases()));
+INSTANTIATE_TEST_SUITE_P(WarpGroups, GatedDeltaRuleRecordingGpu,
+                         ::testing::ValuesIn(recording_cases()));
 
 // Scans of warp groups with many keys, gradients for half of the keys after the other; an odd number of value heads a head, so
 // that the record's rows change places with the halves. Blocks whose second group has all of its columns, some, or none.
@@ -586,11 +610,14 @@ TEST(GatedDeltaRuleGpuOperator, UnnormalisedKeysWithStrongGatesStayFinite) {
 TEST(GatedDeltaRuleGpuOperator, GateOfMinusInfinityForgets) {
   if (!have_gpu()) GTEST_SKIP() << "no GPU: " << why_no_gpu();
   const Case small{.batch = 1, .length = 40, .heads = 1, .value_heads = 1, .mode = Mode::kChunk};
-  Case recurrent = small, half = small;
+  Case recurrent = small, half = small, recording = small;
   recurrent.mode = Mode::kRecurrent;
   half.dtype = kBf16;
   half.batch = 4;  // whole sequences
-  for (const Case& c : {small, recurrent, half}) {
+  recording.dtype = kBf16;
+  recording.K = 64;
+  recording.V = 128;
+  for (const Case& c : {small, recurrent, half, recording}) {
     GatedDeltaRuleSample infinite(c), strong(c);
     infinite.g.set(0, 21, 0, 0, -std::numeric_limits<double>::infinity());
     strong.g.set(0, 21, 0, 0, -1e4);

@@ -458,18 +458,21 @@ TEST(GatedDeltaRuleGpuPlan, FillsTheDevice) {
   many.heads = many.value_heads = 64;
   many.batch = many.sequences = 8;
   EXPECT_EQ(plan(many, false, Pass::kForward, gpu).column_warps, 4);
-  // Two chains of 64 columns a block where that leaves fewer waves of blocks.
-  const GatedDeltaRuleGpuPlan wide_blocks = plan(many, false, Pass::kForward, find_gpu("h100"));
-  EXPECT_TRUE(wide_blocks.wide_scan);
-  EXPECT_EQ(wide_blocks.column_warps, 8);
-  EXPECT_EQ(wide_blocks.scan.grid, 8 * 64);
+  // Two chains of 64 columns a block where that leaves fewer waves of blocks; then there are no records in memory.
+  const GatedDeltaRuleGpuPlan recording = plan(many, false, Pass::kForward, find_gpu("h100"));
+  EXPECT_TRUE(recording.makes_records);
+  EXPECT_EQ(recording.column_warps, 8);
+  EXPECT_EQ(recording.scan.grid, 8 * 64);
+  EXPECT_EQ(recording.records, DeltaLaunch{});
+  EXPECT_EQ(recording.workspace_bytes, 0);
+  EXPECT_NE(to_string(recording).find("records         made by the scan"), std::string::npos);
   GatedDeltaRuleSize as_many = many;  // as blocks of 64 columns find a multiprocessor
   as_many.batch = as_many.sequences = 1;
-  EXPECT_FALSE(plan(as_many, false, Pass::kForward, find_gpu("h100")).wide_scan);
+  EXPECT_FALSE(plan(as_many, false, Pass::kForward, find_gpu("h100")).makes_records);
   GatedDeltaRuleSize narrow_values = many;
   narrow_values.V = 64;
-  EXPECT_FALSE(plan(narrow_values, false, Pass::kForward, find_gpu("h100")).wide_scan);
-  EXPECT_FALSE(plan(many, false, Pass::kBackward, find_gpu("h100")).wide_scan);
+  EXPECT_FALSE(plan(narrow_values, false, Pass::kForward, find_gpu("h100")).makes_records);
+  EXPECT_FALSE(plan(many, false, Pass::kBackward, find_gpu("h100")).makes_records);
   many.length = 4;
   EXPECT_EQ(plan(many, false, Pass::kForward, gpu).mode, Mode::kRecurrent);
   EXPECT_EQ(plan(many, false, Pass::kBackward, gpu).mode, Mode::kChunk);

@@ -12,6 +12,7 @@
 #include "linescan/ops/gated_delta_rule/gpu_kernels.h"
 #include "linescan/ops/gated_delta_rule/gpu_record.cuh"
 #include "linescan/ops/gated_delta_rule/gpu_record_inverse.cuh"
+#include "linescan/ops/gated_delta_rule/gpu_record_pairs.cuh"
 #include "linescan/ops/gated_delta_rule/gpu_tokens.cuh"
 
 namespace linescan {
@@ -54,110 +55,8 @@ __global__ void __launch_bounds__(1024)
 template <class Sizes>
 struct RecordsBytes {
   static constexpr int64_t value = Sizes::kLayout.records_bytes();
-  static constexpr int64_t decays = Sizes::kLayout.decays_bytes(DeltaLayout::kRecordDecaysStride);
+  static constexpr int64_t decays = Sizes::kLayout.record_decays_bytes();
 };
-
-template <int kChunk>
-using RecordDecays = DeltaDecays<kChunk, DeltaLayout::kRecordDecaysStride>;
-
-// A token's gate and beta, threadIdx.x's, of one value head after the other. They are asked for while the value head before is
-// worked on: nothing waits for them, or does anything with them, until they are kept.
-template <typename T, int kChunk>
-class RecordGates {
- public:
-  // From a value head on. `memory`: [2 value heads, gates and beta, kChunk].
-  __device__ __forceinline__ RecordGates(const DeltaInputs<T>& in, const DeltaChunk& chunk,
-                                         int first_head, float* memory)
-      : in_(in),
-        memory_(memory),
-        head_(first_head),
-        exists_(static_cast<int>(threadIdx.x) < chunk.tokens) {
-    const int64_t batch = chunk.walk.batch, token = chunk.token(exists_ ? threadIdx.x : 0);
-    gate_at_ = in.g.at(batch, token, first_head);
-    beta_at_ =
-        in.beta.data +
-        (batch * in.beta.batch + token * in.beta.token + first_head * in.beta.head) * beta_bytes();
-    ask();
-  }
-
-  // The next value head.
-  __device__ __forceinline__ void ask_next() {
-    ++head_;
-    gate_at_ += in_.g.head;
-    beta_at_ += in_.beta.head * beta_bytes();
-    ask();
-  }
-  // Where they stand from now on; those of the value head before may still be read.
-  __device__ __forceinline__ const float* keep() const {
-    float* const gate = memory_ + head_ % 2 * 2 * kChunk;
-    if (threadIdx.x < kChunk) {
-      gate[threadIdx.x] = exists_ ? kLog2e * in_.gate_of(gate_, head_) : 0.f;
-      gate[kChunk + threadIdx.x] = exists_ ? in_.beta_of(number_of(beta_)) : 0.f;
-    }
-    return gate;
-  }
-
- private:
-  const DeltaInputs<T>& in_;
-  float* memory_;
-  const float* gate_at_;
-  const unsigned char* beta_at_;
-  int head_;
-  bool exists_;
-  float gate_;
-  uint32_t beta_;  // as it stands in memory
-
-  __device__ __forceinline__ int beta_bytes() const {
-    return in_.beta_type == DType::kFloat32 ? 4 : 2;
-  }
-  __device__ __forceinline__ void ask() {
-    if (!exists_) return;
-    gate_ = *gate_at_;
-    if (beta_bytes() == 4)
-      beta_ = *reinterpret_cast<const uint32_t*>(beta_at_);
-    else
-      beta_ = *reinterpret_cast<const uint16_t*>(beta_at_);
-  }
-  __device__ __forceinline__ float number_of(uint32_t bits) const {
-    return read_as_float(&bits, in_.beta_type, 0);
-  }
-};
-
-// The record's rows of token i. gate: those of RecordGates.
-template <typename T, int kChunk>
-__device__ __forceinline__ void store_rows(const DeltaRecord<T>& record, int i, int tokens,
-                                           float scale, const float* gate, const float* factor_q,
-                                           const float* factor_k,
-                                           const RecordDecays<kChunk>& decays) {
-  const float before = decays.from_start(i), valid = i < tokens ? 1.f : 0.f;
-  const float nk = valid * factor_k[i], nq = valid * scale * factor_q[i];
-  record.rows[kGate * kChunk + i] = gate[i];
-  record.rows[kBeta * kChunk + i] = gate[kChunk + i];
-  record.rows[kFactorQ * kChunk + i] = nq;
-  record.rows[kFactorK * kChunk + i] = nk;
-  record.rows[kReadQ * kChunk + i] = nq * before;
-  record.rows[kReadK * kChunk + i] = nk * before;
-  record.rows[kWrite * kChunk + i] = nk * decays.to_end(i);
-  if (i == kChunk - 1) record.rows[kDecay * kChunk] = before;
-}
-
-// factors <- 1 / |row| of a tile, or 1; two threads a row.
-template <typename T, int kKeys, int kStride>
-__device__ __forceinline__ void norm_factors(const T* tile, bool norm, float* factors) {
-  float sum = 0;
-  if (norm) {
-    using Numbers = Pack<T, 16 / sizeof(T)>;
-    constexpr int kPacks = kKeys * sizeof(T) / 16;
-    const auto* row = reinterpret_cast<const Numbers*>(tile + threadIdx.x / 2 * kStride);
-#pragma unroll 4
-    for (int i = threadIdx.x % 2; i < kPacks; i += 2) {
-      const Numbers numbers = row[i];
-      for (const T number : numbers.values) sum = fmaf(to_float(number), to_float(number), sum);
-    }
-    sum += __shfl_xor_sync(kAllLanes, sum, 1);
-  }
-  if (threadIdx.x % 2 == 0) factors[threadIdx.x / 2] = norm ? rsqrtf(sum + 1e-6f) : 1.f;
-}
 
 // A or P in memory <- a matrix in shared memory, zeros in the blocks above the diagonal; by kThreads.
 template <int kChunk, int kStride, int kThreads, typename T>
@@ -184,18 +83,25 @@ __device__ __forceinline__ void store_square(int thread, T* to, const T* from) {
 template <int kRows>
 struct TriangleBlocks {
   static constexpr int kMost = kRows == 4 ? 3 : kRows;
-  int warp;
+  int warp, lane;
 
   __device__ __forceinline__ int count() const {
     if constexpr (kRows == 4) return warp < 2 ? 3 : 2;
     return kRows == 2 ? 2 - warp : 1;
   }
+  __device__ __forceinline__ bool has(int n) const { return n < count(); }
   __device__ __forceinline__ int row(int n) const {
     if constexpr (kRows == 4) {
       if (n == 2) return 2 * warp;     // 0, 2
       return warp < 2 ? 3 : 4 - warp;  // 3, 3, 2, 1
     }
     return kRows - 1 - warp;
+  }
+  __device__ __forceinline__ bool begins_row(int n) const { return n != 1 && has(n); }
+  __device__ __forceinline__ bool is_near(int n) const { return row(n) == column(n); }
+  template <class Decays>
+  __device__ __forceinline__ float between(const Decays& decays, int n) const {
+    return decays.blocks(column(n) + 1, row(n));
   }
   __device__ __forceinline__ int column(int n) const {
     if constexpr (kRows == 4) return n == 2 ? 2 * warp : warp == 1 ? 2 + n : n;
@@ -212,8 +118,8 @@ __global__ void __launch_bounds__(2 * DeltaSizes<T, kKeys, kDeep>::kChunk, kDeep
   static_assert(sizeof(RecordDecays<kChunk>) == RecordsBytes<Sizes>::decays);
   const DeltaInputs<T>& in = args.in;
   constexpr int kRows = kChunk / 16;  // of blocks
-  const int lane = threadIdx.x % 32;
-  const TriangleBlocks<kRows> blocks = {static_cast<int>(threadIdx.x) / 32};
+  const TriangleBlocks<kRows> blocks = {static_cast<int>(threadIdx.x) / 32,
+                                        static_cast<int>(threadIdx.x) % 32};
   T* const k_tile = reinterpret_cast<T*>(shared_memory());
   T* const q_tile = k_tile + kChunk * kStride;
   float* const L = reinterpret_cast<float*>(shared_memory());  // where the tiles were
@@ -240,13 +146,14 @@ __global__ void __launch_bounds__(2 * DeltaSizes<T, kKeys, kDeep>::kChunk, kDeep
               chunk.tokens, kKeys, in.K, in.vectors);
     commit_copies();
     const int first_head = head * in.group(), end_head = first_head + in.group();
-    RecordGates<T, kChunk> heads(in, chunk, first_head, gates);
-    const float* gate = heads.keep();
+    RecordGates<T, kChunk> heads(in, chunk, first_head, threadIdx.x);
+    float* gate = gates;  // those of a value head before may still be read
+    heads.keep(gate, threadIdx.x);
     wait_copies<0>();
     __syncthreads();
-    decays.template fill<kThreads>(gate, threadIdx.x);
-    norm_factors<T, kKeys, kStride>(k_tile, in.norm, factor_k);
-    norm_factors<T, kKeys, kStride>(q_tile, in.norm, factor_q);
+    decays.fill(gate, threadIdx.x);
+    norm_factors<T, kKeys>(RowTile<T, kStride>{k_tile}, in.norm, factor_k, threadIdx.x);
+    norm_factors<T, kKeys>(RowTile<T, kStride>{q_tile}, in.norm, factor_q, threadIdx.x);
     Sums<2> kk[blocks.kMost], qk[blocks.kMost];
 #pragma unroll
     for (int n = 0; n < blocks.kMost; ++n) {
@@ -259,7 +166,7 @@ __global__ void __launch_bounds__(2 * DeltaSizes<T, kKeys, kDeep>::kChunk, kDeep
 #pragma unroll
       for (int n = 0; n < blocks.kMost; ++n) {
         if (n >= blocks.count()) break;
-        if (n != 1) {  // of another row than the one before
+        if (blocks.begins_row(n)) {
           load_a(from_k, k_tile + 16 * blocks.row(n) * kStride + k, kStride);
           load_a(from_q, q_tile + 16 * blocks.row(n) * kStride + k, kStride);
         }
@@ -273,68 +180,37 @@ __global__ void __launch_bounds__(2 * DeltaSizes<T, kKeys, kDeep>::kChunk, kDeep
     __syncthreads();  // the tiles have been used
 
     for (int h = first_head; h < end_head; ++h) {
-      if (h + 1 < end_head) heads.ask_next();
-      const float* const beta = gate + kChunk;
+      if (h + 1 < end_head) heads.ask_next_head();
       const DeltaRecord<T> record =
           delta_record<T>(args.records, number * in.value_heads + h, kChunk);
       if (threadIdx.x < kChunk)
         store_rows<T, kChunk>(record, threadIdx.x, chunk.tokens, in.scale, gate, factor_q, factor_k,
                               decays);
-      // Every thread's numbers of P and L, a block at a time. Where they lie is found anew for every value head: there are
-      // no registers to keep it.
-      const TriangleBlocks<kRows> own = {in_register(blocks.warp)};
-      float upto[2], of_p[2], of_l[2];
-#pragma unroll
-      for (int n = 0; n < own.kMost; ++n) {
-        if (n >= own.count()) break;
-        const int row = own.row(n), column = own.column(n);
-        const bool near = row == column;
-        if (n != 1) {  // of another row than the one before
-#pragma unroll
-          for (int r = 0; r < 2; ++r) {
-            const int i = 16 * row + lane / 4 + 8 * r;
-            upto[r] = decays.upto[i];
+      // Where they lie is found anew for every value head: there are no registers to keep it.
+      const TriangleBlocks<kRows> own = {in_register(blocks.warp), in_register(blocks.lane)};
+      const float* const beta = gate + kChunk;
+      float of_p[2], of_l[2];
+      for_each_pair(
+          own, decays, factor_k,
+          [&](int r, int i) {
             of_p[r] = in.scale * factor_q[i];
             of_l[r] = beta[i] * factor_k[i];
-          }
-        }
-        const float between = decays.between[row][column];
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const int j = 16 * column + 8 * half + lane % 4 * 2;
-          const auto factors = *reinterpret_cast<const float2*>(factor_k + j);
-          const auto ahead = *reinterpret_cast<const float2*>(decays.ahead + j);
-#pragma unroll
-          for (int r = 0; r < 2; ++r) {
-            const int i = 16 * row + lane / 4 + 8 * r;
-            float2 E;
-            if (near)
-              E = *reinterpret_cast<const float2*>(
-                  &decays.near[i][j % 16]);  // zero above the diagonal
-            else
-              E = {exp2_approx(upto[r] + between + ahead.x),
-                   exp2_approx(upto[r] + between + ahead.y)};
-            float p[2], l[2];
-#pragma unroll
-            for (int c = 0; c < 2; ++c) {
-              const float decay = c == 0 ? E.x * factors.x : E.y * factors.y;
-              p[c] = of_p[r] * decay * qk[n].tiles[half][2 * r + c];
-              l[c] = i == j + c ? 0.f : of_l[r] * decay * kk[n].tiles[half][2 * r + c];
-            }
-            *reinterpret_cast<float2*>(L + i * kSquare + j) = make_float2(l[0], l[1]);
-            store_two(P + i * kSquare, j, kChunk, true, p[0], p[1]);
-          }
-        }
-      }
+          },
+          [&](int n, int half, int r, int i, int j, float row, float2 column) {
+            store_p(RowTile<T, kSquare>{P}, i, j, of_p[r] * row, column, &qk[n].tiles[half][2 * r]);
+            store_l<kSquare>(L, i, j, of_l[r] * row, column, &kk[n].tiles[half][2 * r]);
+          });
       const bool more = h + 1 < end_head;
-      if (more) gate = heads.keep();
+      if (more) {
+        gate = gate == gates ? gates + 2 * kChunk : gates;
+        heads.keep(gate, threadIdx.x);
+      }
       __syncthreads();
-      const int diagonal = own.warp * 16 * (kSquare + 1);
-      invert_block<kSquare>(L + diagonal, A + diagonal);
+      invert_block<kSquare>(L, RowTile<T, kSquare>{A}, own.warp, own.lane);
       store_square<kChunk, kSquare, kThreads>(threadIdx.x, record.P, P);
-      if (more) decays.template fill<kThreads>(gate, threadIdx.x);
+      if (more) decays.fill(gate, threadIdx.x);
       __syncthreads();
-      solve_below<kChunk, kSquare, kNumberPieces>(L, A);
+      solve_below<kChunk, kSquare, kNumberPieces>(L, RowTile<T, kSquare>{A}, own.warp);
       __syncthreads();
       store_square<kChunk, kSquare, kThreads>(threadIdx.x, record.A, A);
     }

@@ -4,7 +4,7 @@
 // A block carries S^T of 64 columns of V, [64, K], in the registers of one warp group, 16 columns a warp. What that group
 // puts on a desk in shared memory, states and corrections, the last group of the block stores, who also loads, some chunks
 // ahead; in a forward pass a group between them makes outputs of it first. (Where heads are many a block has two such groups
-// and 128 columns: group_wide_scan.cu. With more keys always: gpu_group_deep.cuh.)
+// and 128 columns, and makes records: group_recording_scan.cu. With more keys there are always two: gpu_group_deep.cuh.)
 #pragma once
 
 #include "linescan/ops/gated_delta_rule/gpu_group_operands.cuh"
@@ -26,13 +26,13 @@ struct GroupScanRows {
 };
 
 // A chunk in shared memory. kOutputs: with q and P.
-template <typename T, int kKeys, bool kOutputs, int kOfValues = 64>
+template <typename T, int kKeys, bool kOutputs>
 struct GroupScanTiles : DeltaSizes<T, kKeys>, GroupScanRows {
   using Sizes = DeltaSizes<T, kKeys>;
   using Sizes::kChunk, Sizes::kLayout;
   static constexpr bool kWithQueries = kOutputs;
-  static constexpr int kValues = kOfValues;
-  static constexpr int64_t kStageBytes = kLayout.group_scan_stage_bytes(kOutputs, kValues);
+  static constexpr int kValues = 64;
+  static constexpr int64_t kStageBytes = kLayout.group_scan_stage_bytes(kOutputs);
   static_assert(kChunk == 64);
 
   Panels<T> k, q, A, P, v;
@@ -262,9 +262,8 @@ struct GroupDesk {
 };
 
 // The turns of the block's groups for one item, whose chunks are counted from 0 in the order of the walk. kUsers groups
-// use a stage: the one that carries states, and perhaps one that makes outputs of what that one puts on the desk. Without a
-// desk: what a chunk leaves stands in its stage.
-template <int kUsers, bool kDesk = true>
+// use a stage: the one that carries states, and perhaps one that makes outputs of what that one puts on the desk.
+template <int kUsers>
 class GroupTurns {
  public:
   __device__ __forceinline__ GroupTurns(int stages, uint64_t* arrivals)
@@ -306,7 +305,6 @@ class GroupTurns {
   }
   // After an item; no barrier is left half met.
   __device__ __forceinline__ void close(int64_t chunks) {
-    static_assert(kDesk);
     for (int64_t i = max(int64_t{0}, chunks - 2); i < chunks; ++i)
       barrier_wait(kSent + i % 2, 2 * kGroup);
     restart();
@@ -339,17 +337,14 @@ class GroupTurns {
   __device__ __forceinline__ void finish(int stage, int64_t i, const Send& send) const {
     barrier_wait(kEmpty + stage, (kUsers + 1) * kGroup);
     send(stage, i);
-    if constexpr (kDesk)
-      barrier_arrive(kSent + i % 2, 2 * kGroup);
-    else
-      barrier_wait(kSent, kGroup);  // the stage can be filled
+    barrier_arrive(kSent + i % 2, 2 * kGroup);
   }
 };
 
 // Who stores what a chunk leaves: neighbouring threads of a block, of which one asks the copy engine.
 template <int kOf, int kAsks>
 struct GroupSenders {
-  static constexpr int kThreads = kOf;
+  static constexpr int kThreads = kOf, kAsking = kAsks;
   static __device__ __forceinline__ int thread() {
     return static_cast<int>(threadIdx.x) % kThreads;
   }
@@ -526,10 +521,10 @@ struct GroupState {
 template <typename T>
 void launch_delta_group_scan(const DeltaScanArgs<T>& args, bool outputs, int64_t padded_keys,
                              const LaunchShape& shape, GpuStream stream);
-// Outputs, for blocks of 128 columns of V.
+// Outputs and records, these for a backward pass if there is room for them; for blocks of 128 columns of V.
 template <typename T>
-void launch_delta_group_wide_scan(const DeltaScanArgs<T>& args, int64_t padded_keys,
-                                  const LaunchShape& shape, GpuStream stream);
+void launch_delta_group_recording_scan(const DeltaScanArgs<T>& args, int64_t padded_keys,
+                                       const LaunchShape& shape, GpuStream stream);
 template <typename T>
 void launch_delta_group_reverse_scan(const DeltaReverseScanArgs<T>& args, int64_t padded_keys,
                                      const LaunchShape& shape, GpuStream stream);

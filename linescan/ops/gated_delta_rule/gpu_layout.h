@@ -48,16 +48,16 @@ struct DeltaLayout {
     return int64_t{2} * chunk() * chunk() * number_bytes + rows_bytes();
   }
 
-  // DeltaDecays in gpu_record.cuh; `stride` of its table's rows.
-  constexpr int64_t decays_bytes(int stride = 17) const {
-    return (4 * (int64_t{stride + 2} * chunk() + chunk() / 16 * (chunk() / 16)) + 15) / 16 * 16;
+  // DeltaDecays in gpu_record.cuh, RecordDecays in gpu_record_pairs.cuh.
+  constexpr int64_t decays_bytes() const {
+    return (4 * (int64_t{19} * chunk() + chunk() / 16 * (chunk() / 16)) + 15) / 16 * 16;
   }
-  static constexpr int kRecordDecaysStride = 24;
+  constexpr int64_t record_decays_bytes() const { return int64_t{4} * 12 * chunk(); }
   // The records' kernel: tiles of k and q, later L, in float32, and P and A on their way out; decays; six rows.
   constexpr int64_t records_bytes() const {
     return std::max(2 * key_tile_bytes(),
                     int64_t{1} * chunk() * square_stride() * 4 + 2 * square_bytes()) +
-           decays_bytes(kRecordDecaysStride) + int64_t{6} * chunk() * 4;
+           record_decays_bytes() + int64_t{6} * chunk() * 4;
   }
 
   // Scans. A warp keeps [16 of V, scan_keys] of the state in registers.
@@ -140,19 +140,27 @@ struct DeltaLayout {
   // Scans of warp groups: one that carries the states of 64 columns of V, one that moves data, and between them, in a forward
   // pass, one that computes outputs. A stage is k, q, A, P, v and the record's rows; behind the stages is what two chunks
   // leave, states and tokens, and where copies arrive.
-  // Wide ones: two groups carry the states of 128 columns, and leave outputs where v was.
   static constexpr int kGroupScanThreads = 256, kGroupOutputThreads = 384;
   static constexpr int kMostGroupScanStages = 3;
-  constexpr int64_t group_scan_stage_bytes(bool outputs, int values = kPanel) const {
-    return ((outputs ? 2 : 1) * (keys / kPanel + 1) + values / kPanel) * group_panel_bytes() +
-           rows_bytes();
+  constexpr int64_t group_scan_stage_bytes(bool outputs) const {
+    return ((outputs ? 2 : 1) * (keys / kPanel + 1) + 1) * group_panel_bytes() + rows_bytes();
   }
   constexpr int64_t group_scan_bytes(int stages, bool outputs) const {
     return stages * group_scan_stage_bytes(outputs) +
            2 * (keys / kPanel + 1) * group_panel_bytes() + 8 * kMostGroupScanStages;
   }
-  constexpr int64_t wide_scan_bytes(int stages) const {
-    return stages * group_scan_stage_bytes(true, 2 * kPanel) + 8 * kMostGroupScanStages;
+  // Those that make records themselves: two groups carry the states of 128 columns, and leave outputs where v was; one makes A,
+  // one everything else of a record and moves data. Stages of k, q and v; records of two chunks; L; of two chunks decays, gates,
+  // betas and factors of norms; where copies arrive, where tokens come from and go to.
+  static constexpr int kRecordingThreads = 512, kRecordingStages = 3, kRecordingWaysBytes = 224;
+  constexpr int64_t recording_stage_bytes() const {
+    return (2 * keys / kPanel + 2) * group_panel_bytes();
+  }
+  constexpr int64_t recording_scan_bytes() const {
+    return kRecordingStages * recording_stage_bytes() + 2 * record_bytes() +
+           int64_t{4} * chunk() * square_stride() +
+           2 * (record_decays_bytes() + int64_t{4} * 4 * chunk()) + 8 * (kRecordingStages + 1) +
+           kRecordingWaysBytes;
   }
 
   // Whole sequences by single warps, for half types: tiles of k, v, q, in a backward pass also go, and what is kept of a

@@ -26,9 +26,9 @@ constexpr int64_t kManyKeys = 256, kManyKeysWarps = 4;
 // Of a warp group's 64 columns of V at least more than this should be used.
 constexpr int64_t kFewValues = 32;
 
-// How long a wave of a scan's blocks of 128 columns takes beside one of 64. Where memory is the limit it was 1.6 to 1.7 times
-// as long, with half as many waves (decision 0037); where it is not, nobody has measured it.
-constexpr double kWideBlock = 1.4;
+// How long a wave of a scan's blocks of 128 columns that make records takes beside one of 64, to which the records' kernel is to be
+// added: about 1.3 times as long with 32 heads and 8 x 1024 tokens (decisions 0037, 0062).
+constexpr double kRecordingBlock = 1.4;
 
 // Warps that walk whole sequences should be at least as many on a multiprocessor; of a backward pass so many
 // blocks work there at once.
@@ -134,16 +134,17 @@ struct ScanBlocks {
 
   DeltaLaunch launch(bool outputs, int64_t stages) const {
     const int columns = static_cast<int>(plan.column_warps), count = static_cast<int>(stages);
-    const int64_t threads = plan.deep_groups ? DeltaLayout::kDeepScanThreads
+    const int64_t threads = plan.deep_groups     ? DeltaLayout::kDeepScanThreads
+                            : plan.makes_records ? DeltaLayout::kRecordingThreads
                             : plan.warp_groups && outputs && plan.pass == Pass::kForward
                                 ? DeltaLayout::kGroupOutputThreads
                             : plan.warp_groups
                                 ? DeltaLayout::kGroupScanThreads
                                 : 32 * (plan.column_warps * plan.key_warps + plan.loader_warps);
-    const int64_t bytes = plan.deep_groups   ? layout.deep_scan_bytes(outputs)
-                          : plan.wide_scan   ? layout.wide_scan_bytes(count)
-                          : plan.warp_groups ? layout.group_scan_bytes(count, outputs)
-                                             : layout.scan_bytes(columns, count, outputs);
+    const int64_t bytes = plan.deep_groups     ? layout.deep_scan_bytes(outputs)
+                          : plan.makes_records ? layout.recording_scan_bytes()
+                          : plan.warp_groups   ? layout.group_scan_bytes(count, outputs)
+                                               : layout.scan_bytes(columns, count, outputs);
     return launch_of(heads * plan.column_parts, threads, bytes);
   }
 };
@@ -165,13 +166,13 @@ void choose_scan_block(GatedDeltaRuleGpuPlan& plan, const DeltaLayout& layout, i
     const auto waves = [&](int64_t width) {
       return static_cast<double>(ceil_div(heads * ceil_div(values, width), gpu.multiprocessors));
     };
-    plan.wide_scan = plan.pass == Pass::kForward && !split &&
-                     layout.wide_scan_bytes(2) <= gpu.shared_per_block &&
-                     kWideBlock * waves(128) < waves(64);
-    plan.column_warps = plan.wide_scan ? 8 : 4;
+    plan.makes_records = plan.pass == Pass::kForward && !split &&
+                         layout.recording_scan_bytes() <= gpu.shared_per_block &&
+                         kRecordingBlock * waves(128) < waves(64);
+    plan.column_warps = plan.makes_records ? 8 : 4;
     plan.loader_warps = 4;
     plan.column_parts = ceil_div(values, 16 * plan.column_warps);
-    plan.stages = 2;
+    plan.stages = plan.makes_records ? DeltaLayout::kRecordingStages : 2;
     while (plan.stages < DeltaLayout::kMostGroupScanStages &&
            scan.launch(true, plan.stages + 1).shared_bytes <= gpu.shared_per_block)
       ++plan.stages;
@@ -237,7 +238,10 @@ void plan_chunks(GatedDeltaRuleGpuPlan& plan, const GatedDeltaRuleSize& size, bo
   const ScanBlocks scan{plan, layout, heads};
   plan.scan = scan.launch(plan.pass == Pass::kForward, plan.stages);
   plan.record_bytes = layout.record_bytes();
-  if (!piece.keeps_records) plan.records_at = parts.reserve(value_units * plan.record_bytes);
+  if (plan.makes_records)
+    plan.records = {};
+  else if (!piece.keeps_records)
+    plan.records_at = parts.reserve(value_units * plan.record_bytes);
   expect_shared("records", plan.records, size, gpu);
   expect_shared("scan", plan.scan, size, gpu);
   if (plan.pass == Pass::kForward) return;
@@ -393,7 +397,8 @@ GatedDeltaRuleGpuPlan plan(const GatedDeltaRuleSize& size, bool packed, Pass pas
 std::string variant_of(const GatedDeltaRuleGpuPlan& plan) {
   if (plan.mode == GatedDeltaRuleMode::kRecurrent) return "recurrence: token after token";
   if (plan.whole_sequences) return "whole sequences: a warp walks one";
-  return fmt::format("records, then a scan: products of {}",
+  return fmt::format("{}: products of {}",
+                     plan.makes_records ? "a scan that makes records" : "records, then a scan",
                      plan.warp_groups || plan.deep_groups ? "warp groups" : "warps");
 }
 
@@ -424,7 +429,9 @@ std::string to_string(const GatedDeltaRuleGpuPlan& plan) {
                 ? "  loads           2 warps; k and P two chunks ahead, v, A and q one\n"
                 : fmt::format("  loads           {} warps, {} stages\n", plan.loader_warps,
                               plan.stages);
-    if (plan.records.grid == 0 && plan.piece.keeps_records)
+    if (plan.makes_records)
+      text += "  records         made by the scan: by 4 more warps and those that load\n";
+    else if (plan.records.grid == 0 && plan.piece.keeps_records)
       text += "  records         kept by the forward pass\n";
     else
       add("records", plan.records);

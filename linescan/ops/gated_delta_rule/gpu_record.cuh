@@ -1,5 +1,5 @@
 // The record of a chunk and value head: what the scans need to know beside q, k and v. Written once by
-// the records' kernel, read by every block that walks over the chunk.
+// the records' kernel and read by every block that walks over the chunk, or made by a scan for itself.
 //
 //   A [chunk, chunk]  (I + L)^-1, L[i, j] = beta_i nk_i nk_j E[i, j] (k_i . k_j) below the diagonal
 //   P [chunk, chunk]  scale nq_i nk_j E[i, j] (q_i . k_j), diagonal included
@@ -60,14 +60,12 @@ __device__ __forceinline__ DeltaRecord<T> delta_record(std::byte* records, int64
 // E[i, j] for i >= j. Sums of the gates between two tokens, never a difference of sums: one strong gate would
 // leave nothing of the digits of those behind it. Tokens are seen in blocks of 16: pairs within a block
 // have a table, others add up the end of j's block, the blocks between and the start of i's.
-//
-// kStride: of the table's rows. 24 where two neighbours are read at once: then the four rows of half a warp share no banks.
-template <int kChunk, int kStride = 17>
+template <int kChunk>
 struct alignas(16) DeltaDecays {
   static constexpr int kBlocks = kChunk / 16;
-  float near[kChunk][kStride];      // E[i, j] for j in i's block
-  float ahead[kChunk];              // sum of gates after a token to the end of its block
-  float upto[kChunk];               // from the start of its block to a token, itself included
+  float near[kChunk][17];  // E[i, j] for j in i's block; rows of half a warp share no banks
+  float ahead[kChunk];     // sum of gates after a token to the end of its block
+  float upto[kChunk];      // from the start of its block to a token, itself included
   float between[kBlocks][kBlocks];  // [i, j]: of the blocks between j and i
 
   // By kThreads, a multiple of kChunk; `gate`: log2(e) g, at a multiple of 16 bytes. They must meet before the decays
@@ -100,15 +98,8 @@ struct alignas(16) DeltaDecays {
         if (in_front) behind += gate[first + j];
       }
       float* const to = &near[i][lane * kOwn];
-      if constexpr (kStride % 4 == 0) {
 #pragma unroll
-        for (int n = 0; n < kOwn; n += 4)
-          *reinterpret_cast<float4*>(to + n) =
-              make_float4(own[n], own[n + 1], own[n + 2], own[n + 3]);
-      } else {
-#pragma unroll
-        for (int n = 0; n < kOwn; ++n) to[n] = own[n];
-      }
+      for (int n = 0; n < kOwn; ++n) to[n] = own[n];
       if (lane == 0) {
         upto[i] = sum;
         ahead[i] = rest;
@@ -134,15 +125,6 @@ struct alignas(16) DeltaDecays {
   // The exponent for tokens of an earlier block, but for what is ahead of them in it.
   __device__ __forceinline__ float from_block(int i, int block) const {
     return upto[i] + between[i / 16][block];
-  }
-  // exp of all gates up to token i, and of all behind it.
-  __device__ __forceinline__ float from_start(int i) const {
-    return exp2_approx(i < 16 ? upto[i] : upto[i] + between[i / 16][0] + upto[15]);
-  }
-  __device__ __forceinline__ float to_end(int i) const {
-    constexpr int kLast = kBlocks - 1;
-    return exp2_approx(i / 16 == kLast ? ahead[i]
-                                       : ahead[i] + between[kLast][i / 16] + upto[kChunk - 1]);
   }
 };
 

@@ -65,7 +65,7 @@ struct DeltaScanArgs {
   DeltaStates initial, final_state;
   DeltaRows<T> o;
   DeltaScanCut cut;
-  std::byte* records;
+  std::byte* records;   // null: the scan makes them and nobody keeps them
   bool pairs, vectors;  // rows_are_pairs() and rows_are_vectors() of o
   T *states,
       *corrections;  // for a backward pass: see DeltaScanCut; null: nothing but ends is wanted

@@ -1,0 +1,476 @@
+// gated_delta_rule, the scan of group_scan.cu with outputs where heads are many: it makes the records of its chunks itself
+// (gpu_record.cuh), so that q and k are read once. A block has 128 columns of V. Two warp groups, the chains, carry S^T of 64
+// columns each and compute their outputs; they share k, q, A and P. While they are at chunk r - 1, two others are at the record of
+// chunk r:
+//
+//   preparer    gates, decays and P of r        outputs of r - 1 leave, tokens of r + 1 come
+//   inverter    L, once there are decays, A, and the record's rows
+//
+// Outputs stand where v was, and leave from there.
+//
+// Numerics:  as group_scan.cu and chunk_records.cu.
+// Reference: reference.cpp beside this file; bounds in tests/ops/gated_delta_rule_gpu_test.cpp.
+
+#include "linescan/ops/gated_delta_rule/gpu_group_scan.cuh"
+#include "linescan/ops/gated_delta_rule/gpu_record_inverse.cuh"
+#include "linescan/ops/gated_delta_rule/gpu_record_pairs.cuh"
+
+namespace linescan {
+namespace {
+
+using enum DepthIs;
+
+// The block's groups.
+constexpr int kChains = 2, kInverter = 2, kPreparer = 3;
+
+// A chunk in shared memory: its tokens in a stage, its record in one of two places.
+template <typename T, int kKeys>
+struct RecordingTiles : DeltaSizes<T, kKeys>, GroupScanRows {
+  using Sizes = DeltaSizes<T, kKeys>;
+  using Sizes::kChunk, Sizes::kLayout;
+  static constexpr int kValues = kChains * 64;
+  static constexpr int kStages = DeltaLayout::kRecordingStages;
+  static constexpr int64_t kStageBytes = kLayout.recording_stage_bytes();
+  static constexpr int64_t kRecordBytes = kLayout.record_bytes();
+  static constexpr int64_t kBytes = kLayout.recording_scan_bytes();
+  static_assert(kChunk == 64);
+
+  Panels<T> k, q, v, A, P;
+
+  __device__ __forceinline__ RecordingTiles(int stage, int turn) {
+    T* const tokens = reinterpret_cast<T*>(group_memory() + stage * kStageBytes);
+    k = {tokens, kChunk};
+    q = {tokens + kChunk * kKeys, kChunk};
+    v = {tokens + 2 * kChunk * kKeys, kChunk};
+    const DeltaRecord<T> record = delta_record<T>(records(), turn, kChunk);
+    A = {record.A, kChunk};
+    P = {record.P, kChunk};
+    rows = record.rows;
+  }
+  static __device__ __forceinline__ std::byte* records() {
+    return reinterpret_cast<std::byte*>(group_memory()) + kStages * kStageBytes;
+  }
+};
+
+// Where an item's tokens come from and its outputs go.
+template <typename T>
+struct RecordingWays {
+  GroupScanSource<T> source;
+  GroupScanOutputs<T> outputs;
+  // Whether all come and go in boxes, and where the first of v is; the head of k and q.
+  bool boxed;
+  int key_head;
+  BoxPlace first;
+  // Of the records in memory.
+  int64_t first_row;
+  int row_step;
+
+  template <class Item>
+  __device__ __forceinline__ RecordingWays(const DeltaScanArgs<T>& args,
+                                           const GroupScanBoxes& boxes, const Item& at)
+      : source(args.in, args.sequences, at, args.in.v, args.in.vectors, args.records),
+        outputs(args.o, args.vectors, args.in.V, at),
+        boxed(kHasBoxes && boxes.valid && !source.packed && at.walk.step == 1),
+        key_head(source.key_head),
+        first(source.template place<64>(0)),
+        first_row(at.row(0)),
+        row_step(at.value_heads) {}
+};
+
+// What makes records has for itself, behind the places of records.
+template <typename T, class Tiles>
+struct RecordingMemory {
+  static constexpr int kChunk = Tiles::kChunk, kStride = Tiles::kSquare;
+  struct Turn {
+    RecordDecays<kChunk> decays;
+    float gates[2 * kChunk];  // and betas
+    float factor_q[kChunk], factor_k[kChunk];
+  };
+  float L[kChunk * kStride];
+  Turn turns[2];
+  uint64_t arrivals[Tiles::kStages + 1];  // an even number
+  unsigned char ways_at[DeltaLayout::kRecordingWaysBytes];
+
+  static __device__ __forceinline__ RecordingMemory& get() {
+    return *reinterpret_cast<RecordingMemory*>(Tiles::records() + 2 * Tiles::kRecordBytes);
+  }
+  // Of the item: there are no registers for them.
+  __device__ __forceinline__ RecordingWays<T>& ways() {
+    static_assert(sizeof(RecordingWays<T>) <= sizeof(ways_at) &&
+                  std::is_trivially_copyable_v<RecordingWays<T>>);
+    return *reinterpret_cast<RecordingWays<T>*>(ways_at);
+  }
+};
+
+// The 16 x 16 blocks of a warp in the rows of a group's product: from the third one to the first those in front of the diagonal, then
+// the one on it, of which there is one piece of code.
+struct RowOfBlocks {
+  static constexpr int kMost = 4, kDiagonal = 3;
+  int warp, lane;
+  float passed = 1;
+
+  __device__ __forceinline__ bool has(int n) const { return is_near(n) || column(n) < warp; }
+  __device__ __forceinline__ int row(int) const { return warp; }
+  __device__ __forceinline__ int column(int n) const { return is_near(n) ? warp : 2 - n; }
+  __device__ __forceinline__ bool begins_row(int n) const { return n == 0; }
+  __device__ __forceinline__ bool is_near(int n) const { return n == kDiagonal; }
+  template <class Decays>
+  __device__ __forceinline__ float between(const Decays& decays, int n) {
+    const float result = passed;
+    if (column(n) > 0) passed *= decays.block(column(n));
+    return result;
+  }
+};
+// Number i of tile `half` of block n's sums.
+class SumsOfBlocks {
+ public:
+  __device__ __forceinline__ SumsOfBlocks(const Sums<8>& sums, int warp) : sums_(sums) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float low = warp % 2 == 0 ? sums.tiles[half][i] : sums.tiles[2 + half][i];
+        const float high = warp % 2 == 0 ? sums.tiles[4 + half][i] : sums.tiles[6 + half][i];
+        diagonal_[half][i] = warp < 2 ? low : high;
+      }
+  }
+  __device__ __forceinline__ const float* of(int n, int half, int i) const {
+    return n == RowOfBlocks::kDiagonal ? &diagonal_[half][i] : &sums_.tiles[2 * (2 - n) + half][i];
+  }
+
+ private:
+  const Sums<8>& sums_;
+  float diagonal_[2][4];
+};
+
+// kStops: states at boundaries on the way, too.
+template <typename T, int kKeys, bool kStops>
+struct GroupRecordingScan {
+  using Tiles = RecordingTiles<T, kKeys>;
+  using Memory = RecordingMemory<T, Tiles>;
+  static constexpr int kChunk = Tiles::kChunk, kDepth = kChunk / 16, kStages = Tiles::kStages;
+  using Item = DeltaScanItem<kChunk>;
+  // Of a thread; all four groups have those of a multiprocessor.
+  static constexpr int kChainRegisters = kKeys == 64 ? 160 : 192;
+  static constexpr int kRecordRegisters = 256 - kChainRegisters;
+
+  // Barriers of the block, two of a kind in turn: chains are through with a chunk, for the preparer and for the inverter; a
+  // record is there; what its two parts need is there; what they needed of the chunk before has been read. Whoever writes waits
+  // for those that read to say so themselves, though others may know already: racecheck looks for that.
+  static constexpr int kThrough = 1, kFree = kThrough + 2, kRecorded = kFree + 2;
+  static constexpr int kPrepared = kRecorded + 2, kRead = kPrepared + 2, kOfInverter = kRead + 2;
+  static constexpr int kOfPreparer = kOfInverter + 1, kFull = kOfPreparer + 1;
+  static constexpr int kThroughThreads = 3 * kGroup, kRecordedThreads = 4 * kGroup;
+  using TokenArrivals =
+      Arrivals<kGroup, 3 * kGroup, kStages, kFull>;  // the preparer does not count twice
+  static_assert(kFull + kStages <= 16);
+
+  const DeltaScanArgs<T>& args;
+  const GroupScanBoxes& boxes;
+  const GroupLanes lanes = {};
+
+  static __device__ __forceinline__ int next_of(int stage) {
+    return stage + 1 == kStages ? 0 : stage + 1;
+  }
+
+  // ---- The preparer ----
+
+  // done: chunks of items before.
+  __device__ __forceinline__ void prepare(const Item& at, TokenArrivals& arrivals,
+                                          int& done) const {
+    const auto meet = [] { barrier_wait(kOfPreparer, kGroup); };
+    Memory& memory = Memory::get();
+    const int own_thread = threadIdx.x % kGroup, warp = uniform(own_thread / 32);
+    const int chunks = static_cast<int>(at.chunks), step = kChunk * at.walk.step;
+    if (chunks == 0) return;
+    if (own_thread == 0) memory.ways() = RecordingWays<T>(args, boxes, at);
+    meet();
+    const int last_tokens = static_cast<int>(at.walk.length - int64_t{kChunk} * (chunks - 1));
+    const auto tokens_of = [&](int number) { return number + 1 < chunks ? kChunk : last_tokens; };
+    for (int number = 0; number < min(chunks, kStages); ++number)
+      fetch(memory.ways(), number, number, arrivals);
+    RecordGates<T, kChunk> gates(args.in, DeltaChunk(at.walk, 0, kChunk), at.head, own_thread);
+    int stage = 0, before = kStages - 1;  // of the chunk and of the one in front of it
+#pragma unroll 1
+    for (int number = 0; number < chunks; ++number) {
+      const int which = (done + number) % 2;
+      const Tiles tile(stage, which);
+      auto& turn = memory.turns[which];
+      // Addresses are found anew for every chunk: there are no registers to keep them.
+      const int thread = in_register(own_thread);
+      if constexpr (kHasBulkCopies)
+        arrivals.wait(stage);
+      else
+        meet();  // its own copies have arrived
+      Sums<kChunk / 8> qk;
+      group_begin(qk);
+      group_multiply<kColumns, kColumns, kKeys>(qk, GroupOperand<T>{tile.q},
+                                                GroupOperand<T>{tile.k}, false);
+      group_commit();
+      gates.keep(turn.gates, thread);
+      turn.decays.fill(turn.gates, thread);
+      norm_factors<T, kKeys>(tile.k, args.in.norm, turn.factor_k, thread);
+      norm_factors<T, kKeys>(tile.q, args.in.norm, turn.factor_q, thread);
+      if (thread == MovingGroup::kAsking) wait_sent();
+      barrier_arrive(kPrepared + which, 2 * kGroup);
+      barrier_wait(kRead + which, 2 * kGroup);  // and all of the group have come so far
+      // Into the stage whose outputs have left.
+      if (number >= 2 && number + 1 < chunks)
+        fetch(memory.ways(), next_of(stage), number + 1, arrivals);
+      if (number + 1 < chunks) gates.ask_further(step, gates.place(thread) < tokens_of(number + 1));
+      group_wait<0>(qk);
+      const SumsOfBlocks sums(qk, warp);
+      float of_p[2];
+      for_each_pair(
+          RowOfBlocks{warp, in_register(thread % 32)}, turn.decays, turn.factor_k,
+          [&](int r, int i) { of_p[r] = args.in.scale * turn.factor_q[i]; },
+          [&](int n, int half, int r, int i, int j, float row, float2 column) {
+            store_p(tile.P, i, j, of_p[r] * row, column, sums.of(n, half, 2 * r));
+          });
+      group_publish();
+      barrier_arrive(kRecorded + which, kRecordedThreads);
+      if (number > 0) send(memory.ways(), before, 1 - which, number - 1);
+      before = stage;
+      stage = next_of(stage);
+    }
+    done += chunks;
+    send(memory.ways(), before, (done - 1) % 2, chunks - 1);
+    wait_senders<MovingGroup>();
+    meet();
+  }
+  __device__ __forceinline__ void fetch(const RecordingWays<T>& ways, int stage, int number,
+                                        const TokenArrivals& arrivals) const {
+    constexpr int kKeyPanels = kKeys / 64, kValuePanels = Tiles::kValues / 64;
+    const Tiles to(stage, 0);
+    if (ways.boxed) {
+      if (threadIdx.x % kGroup == 0) {
+        const unsigned barrier = arrivals.barrier(stage);
+        arrivals.expect(0, stage, (2 * kKeyPanels + kValuePanels) * kPanelBytes);
+        BoxPlace place = ways.first;
+        place.token += kChunk * number;
+        for_each_panel<kValuePanels>(to.v, place, [&](T* panel, const BoxPlace& at) {
+          fetch_box(boxes.v, at, panel, barrier);
+        });
+        place.number = 0;
+        place.head = ways.key_head;
+        for_each_panel<kKeyPanels>(to.k, place, [&](T* panel, const BoxPlace& at) {
+          fetch_box(boxes.k, at, panel, barrier);
+        });
+        for_each_panel<kKeyPanels>(to.q, place, [&](T* panel, const BoxPlace& at) {
+          fetch_box(boxes.q, at, panel, barrier);
+        });
+      }
+    } else {
+      const GroupScanSource<T>& from = ways.source;
+      const typename GroupScanSource<T>::template Copies<TokenArrivals> copies(from, number, boxes,
+                                                                               arrivals, stage);
+      copies.expect(0, 2 * kKeyPanels + kValuePanels);
+      copies.template keys<kKeys>(to.k, boxes.k, from.k, from.k_step);
+      copies.template keys<kKeys>(to.q, boxes.q, from.q, from.q_step);
+      copies.template values<Tiles::kValues>(to.v);
+    }
+    arrivals.arrive(stage);
+  }
+  // A chunk's outputs, once both chains are through with it; its record, if a backward pass wants it.
+  __device__ __forceinline__ void send(const RecordingWays<T>& ways, int stage, int which,
+                                       int number) const {
+    const Tiles from(stage, which);
+    barrier_wait(kThrough + which, kThroughThreads);
+    if (args.records && ways.first.number == 0) {
+      constexpr int kBytes = Tiles::kRecordBytes;
+      const int64_t row = ways.first_row + int64_t{1} * number * ways.row_step;
+      auto* const to = reinterpret_cast<std::byte*>(delta_record<T>(args.records, row, kChunk).A);
+      if constexpr (kHasBulkCopies) {
+        if (MovingGroup::asks()) send_bulk(to, from.A.data, kBytes);
+      } else {
+        for (int i = MovingGroup::thread(); i < kBytes / 16; i += kGroup)
+          reinterpret_cast<uint4*>(to)[i] = reinterpret_cast<const uint4*>(from.A.data)[i];
+      }
+    }
+    if (!ways.boxed)
+      return ways.outputs.template send<MovingGroup, Tiles::kValues>(number, from.v, ways.source,
+                                                                     boxes);
+    if (!MovingGroup::asks()) return;
+    BoxPlace place = ways.first;
+    place.token += kChunk * number;
+    for_each_panel<Tiles::kValues / 64>(
+        from.v, place, [&](T* panel, const BoxPlace& at) { store_box(boxes.o, at, panel); });
+  }
+
+  static constexpr int kPanelBytes = kChunk * 64 * sizeof(T);
+  template <int kPanels, class Move>
+  static __device__ __forceinline__ void for_each_panel(const Panels<T>& panels, BoxPlace place,
+                                                        const Move& move) {
+#pragma unroll
+    for (int panel = 0; panel < kPanels; ++panel, place.number += 64)
+      move(panels.data + panel * kChunk * 64, place);
+  }
+
+  // ---- The inverter ----
+
+  __device__ __forceinline__ void invert(const Item& at, TokenArrivals& arrivals, int& done) const {
+    constexpr int kNumberPieces = std::is_same_v<T, BFloat16> ? 1 : 2;
+    const auto meet = [] { barrier_wait(kOfInverter, kGroup); };
+    Memory& memory = Memory::get();
+    const int warp = uniform(static_cast<int>(threadIdx.x) % kGroup / 32);
+    const int chunks = static_cast<int>(at.chunks);
+    const int last_tokens = static_cast<int>(at.walk.length - int64_t{kChunk} * (chunks - 1));
+    int stage = 0;
+#pragma unroll 1
+    for (int number = 0; number < chunks; ++number) {
+      const int which = (done + number) % 2;
+      const Tiles tile(stage, which);
+      const auto& turn = memory.turns[which];
+      barrier_arrive(kRead + which, 2 * kGroup);
+      arrivals.wait(stage);
+      Sums<kChunk / 8> kk;
+      group_begin(kk);
+      group_multiply<kColumns, kColumns, kKeys>(kk, GroupOperand<T>{tile.k},
+                                                GroupOperand<T>{tile.k}, false);
+      group_commit();
+      barrier_wait(kPrepared + which, 2 * kGroup);  // and nobody of the group reads L any more
+      group_wait<0>(kk);
+      const int lane = in_register(static_cast<int>(threadIdx.x) % 32);
+      const SumsOfBlocks sums(kk, warp);
+      float of_l[2];
+      for_each_pair(
+          RowOfBlocks{warp, lane}, turn.decays, turn.factor_k,
+          [&](int r, int i) { of_l[r] = turn.gates[kChunk + i] * turn.factor_k[i]; },
+          [&](int n, int half, int r, int i, int j, float row, float2 column) {
+            store_l<Memory::kStride>(memory.L, i, j, of_l[r] * row, column,
+                                     sums.of(n, half, 2 * r));
+          });
+      if (done + number >= 2) barrier_wait(kFree + which, kThroughThreads);
+      __syncwarp();  // a warp's own block
+      invert_block<Memory::kStride>(memory.L, tile.A, warp, in_register(lane));
+      meet();
+      solve_below<kChunk, Memory::kStride, kNumberPieces>(memory.L, tile.A, warp);
+      if (warp >= 2)  // has less to solve, or nothing
+        store_rows<T, kChunk>({tile.A.data, tile.P.data, tile.rows}, 32 * (warp - 2) + lane,
+                              number + 1 < chunks ? kChunk : last_tokens, args.in.scale, turn.gates,
+                              turn.factor_q, turn.factor_k, turn.decays);
+      group_publish();
+      barrier_arrive(kRecorded + which, kRecordedThreads);
+      stage = next_of(stage);
+    }
+    done += chunks;
+  }
+  // No barrier is left half met.
+  __device__ __forceinline__ void end(int done) const {
+    for (int number = max(0, done - 2); number < done; ++number)
+      barrier_wait(kFree + number % 2, kThroughThreads);
+  }
+
+  // ---- The chains, which carry S^T ----
+
+  // No more sums at once than the registers have room for: outputs come behind the state.
+  __device__ __forceinline__ void carry(const Item& at, TokenArrivals& arrivals, int& done,
+                                        int chain) const {
+    GroupState<T, kKeys, kStops> state(args, at, at.first_column + 64 * chain);
+    int stage = 0;
+#pragma unroll 1
+    for (int number = 0; number < static_cast<int>(at.chunks); ++number, ++done) {
+      state.stop_at(number, args, at);
+      const int which = done % 2;
+      const Tiles tile(stage, which);
+      const Panels<T> own = {tile.v.data + chain * kChunk * 64, kChunk};
+      arrivals.wait(stage);
+      Sums<kChunk / 8> sums;
+      group_begin(sums);
+      group_multiply<kColumns>(sums, state.rounded, GroupOperand<T>{tile.k}, false);
+      group_commit();
+      FragmentA<T> v[kDepth], rounded[kDepth];
+      lanes.get_columns(v, own);
+      barrier_wait(kRecorded + which, kRecordedThreads);
+      const TokenFactors<kDepth> beta(tile, kBeta);
+      group_wait<0>(sums);
+      round_scaled(rounded, sums, correction_factors(beta, TokenFactors<kDepth>(tile, kReadK)),
+                   scaled_tokens(v, beta));
+      // u^T
+      group_begin(sums);
+      group_multiply<kColumns>(sums, rounded, GroupOperand<T>{tile.A}, false);
+      group_commit();
+      state.sums.scale(tile.rows[kDecay * kChunk]);
+      FragmentA<T> u[kDepth];
+      const TokenFactors<kDepth> write(tile, kWrite);
+      group_wait<0>(sums);
+      round_scaled(rounded, sums, write);
+      round_sums(u, sums);
+      group_begin(state.sums);
+      group_multiply<kRows>(state.sums, rounded, GroupOperand<T>{tile.k});
+      group_commit();
+      // o^T = (read_q o Q S)^T + (P u)^T
+      group_begin(sums);
+      group_multiply<kColumns>(sums, state.rounded, GroupOperand<T>{tile.q}, false);
+      group_commit();
+      group_wait<0>(sums, state.sums);
+      scale_tokens(sums, TokenFactors<kDepth>(tile, kReadQ));
+      group_begin(sums);
+      group_multiply<kColumns>(sums, u, GroupOperand<T>{tile.P});
+      group_commit();
+      round_sums(state.rounded, state.sums);
+      group_wait<0>(sums);
+      round_sums(u, sums);
+      lanes.put_columns(own, u);  // a warp's own columns: nobody else reads v there
+      group_publish();
+      barrier_arrive(kFree + which, kThroughThreads);
+      barrier_arrive(kThrough + which, kThroughThreads);
+      stage = next_of(stage);
+    }
+    state.end(args, at);
+  }
+};
+
+template <typename T, int kKeys, bool kStops>
+__global__ void __launch_bounds__(DeltaLayout::kRecordingThreads, 1)
+    group_recording_scan_kernel(DeltaScanArgs<T> args,
+                                const __grid_constant__ GroupScanBoxes boxes) {
+  using Scan = GroupRecordingScan<T, kKeys, kStops>;
+  using Item = typename Scan::Item;
+  using Tiles = typename Scan::Tiles;
+  static_assert(Tiles::kBytes == Tiles::kStages * Tiles::kStageBytes + 2 * Tiles::kRecordBytes +
+                                     sizeof(typename Scan::Memory));
+  const Scan scan = {args, boxes};
+  typename Scan::TokenArrivals arrivals(Scan::Memory::get().arrivals);
+  if (threadIdx.x == 0) arrivals.begin();
+  // A and P are never written above their diagonals.
+  for (int64_t i = threadIdx.x; i < 2 * Tiles::kRecordBytes / 16; i += blockDim.x)
+    reinterpret_cast<uint4*>(Tiles::records())[i] = uint4{};
+  group_publish();
+  __syncthreads();
+  // The same in a warp; the shuffle says so to the compiler.
+  const int group = uniform(static_cast<int>(threadIdx.x) / kGroup);
+  int done = 0;
+  if (group == kPreparer) {
+    group_gives_registers<Scan::kRecordRegisters>();
+    for_each_scan_item<kKeys>(args, [&](const Item& at) { scan.prepare(at, arrivals, done); });
+  } else if (group == kInverter) {
+    group_gives_registers<Scan::kRecordRegisters>();
+    for_each_scan_item<kKeys>(args, [&](const Item& at) { scan.invert(at, arrivals, done); });
+    scan.end(done);
+  } else {
+    group_takes_registers<Scan::kChainRegisters>();
+    for_each_scan_item<kKeys>(args, [&](const Item& at) { scan.carry(at, arrivals, done, group); });
+  }
+}
+
+}  // namespace
+
+template <typename T>
+void launch_delta_group_recording_scan(const DeltaScanArgs<T>& args, int64_t padded_keys,
+                                       const LaunchShape& shape, GpuStream stream) {
+  const auto kernel_of = [&]<int kKeys>() {
+    return args.segments.stop_tokens > 0 ? group_recording_scan_kernel<T, kKeys, true>
+                                         : group_recording_scan_kernel<T, kKeys, false>;
+  };
+  launch("gated_delta_rule, records and scan",
+         padded_keys == 64 ? kernel_of.template operator()<64>()
+                           : kernel_of.template operator()<128>(),
+         shape, stream, args, group_scan_boxes(args.in, args.sequences, args.in.v, args.o));
+}
+template void launch_delta_group_recording_scan(const DeltaScanArgs<BFloat16>&, int64_t,
+                                                const LaunchShape&, GpuStream);
+template void launch_delta_group_recording_scan(const DeltaScanArgs<Float16>&, int64_t,
+                                                const LaunchShape&, GpuStream);
+
+}  // namespace linescan

@@ -303,9 +303,10 @@ std::vector<Case> recording_cases() {
   Case shared =
       many;  // value heads that share k and q, as they are; a block has all of V, and more chunks than stages
   shared.length = 330;
+  shared.K = 64;
   shared.V = 128;
   shared.norm = false;
-  shared.largest_key = 0.08;
+  shared.largest_key = 0.1;
   cases.push_back(shared);
   return cases;
 }

@@ -14,9 +14,9 @@ namespace linescan {
 template <int kChunk>
 struct alignas(16) RecordDecays {
   float near[kChunk][8];  // E[i, j] for j in i's eight, zero for i < j
-  float upto_8[kChunk],
-      upto[kChunk];  // from the start of its eight, its block, to a token, itself included
-  float ahead_8[kChunk], ahead[kChunk];  // behind a token to the end of its eight, its block
+  // From the start of its eight, and of its block, to a token, itself included; and from behind it to their ends.
+  float upto_8[kChunk], upto[kChunk];
+  float ahead_8[kChunk], ahead[kChunk];
 
   // By two threads a token, a block a warp; `gate`: log2(e) g, at a multiple of 16 bytes.
   __device__ __forceinline__ void fill(const float* gate, int thread) {

@@ -300,8 +300,8 @@ std::vector<Case> recording_cases() {
   many.K = 128;
   many.V = 192;
   cases.push_back(many);
-  Case shared =
-      many;  // value heads that share k and q, as they are; a block has all of V, and more chunks than stages
+  // Value heads that share k and q, as they are; a block has all of V, and more chunks than stages.
+  Case shared = many;
   shared.length = 330;
   shared.K = 64;
   shared.V = 128;

@@ -186,7 +186,7 @@ __global__ void __launch_bounds__(2 * DeltaSizes<T, kKeys, kDeep>::kChunk, kDeep
       if (threadIdx.x < kChunk)
         store_rows<T, kChunk>(record, threadIdx.x, chunk.tokens, in.scale, gate, factor_q, factor_k,
                               decays);
-      // Where they lie is found anew for every value head: there are no registers to keep it.
+      // Where a thread's numbers of P and L lie is found anew for every value head: there are no registers to keep it.
       const TriangleBlocks<kRows> own = {in_register(blocks.warp), in_register(blocks.lane)};
       const float* const beta = gate + kChunk;
       float of_p[2], of_l[2];

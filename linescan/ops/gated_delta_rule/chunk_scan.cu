@@ -145,10 +145,8 @@ void launch_delta_scan(const GatedDeltaRuleProblem& p, const GatedDeltaRuleGpuPl
       if constexpr (sizeof(T) == 2) {
         if (plan.deep_groups)
           return launch_delta_group_deep_scan(args, outputs, shape_of(shape), stream);
-        if (plan.makes_records) {
-          if (!plan.piece.keeps_records) args.records = nullptr;
+        if (plan.makes_records)
           return launch_delta_group_recording_scan(args, kKeys, shape_of(shape), stream);
-        }
         if (plan.warp_groups)
           return launch_delta_group_scan(args, outputs, kKeys, shape_of(shape), stream);
       }

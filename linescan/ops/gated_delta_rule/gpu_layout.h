@@ -149,8 +149,8 @@ struct DeltaLayout {
     return stages * group_scan_stage_bytes(outputs) +
            2 * (keys / kPanel + 1) * group_panel_bytes() + 8 * kMostGroupScanStages;
   }
-  // Those that make records themselves: two groups carry the states of 128 columns, and leave outputs where v was; one makes A,
-  // one everything else of a record and moves data. Stages of k, q and v; records of two chunks; L; of two chunks decays, gates,
+  // Those that make records themselves: two groups carry the states of 128 columns, and leave outputs where v was; one makes A and
+  // rows of a record, one everything else, and moves data. Stages of k, q and v; records of two chunks; L; of two chunks decays, gates,
   // betas and factors of norms; where copies arrive, where tokens come from and go to.
   static constexpr int kRecordingThreads = 512, kRecordingStages = 3, kRecordingWaysBytes = 224;
   constexpr int64_t recording_stage_bytes() const {

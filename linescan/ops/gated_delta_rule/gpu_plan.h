@@ -20,7 +20,8 @@ struct DeltaLaunch {
 };
 
 // mode chunk: "records" (what a chunk is by itself: a block a chunk and head of q), then "scan" (states, and
-// outputs or what the backward pass needs: a block a sequence, value head and part of V, or an equal share of the walks), or a scan that makes the records, too; backward also
+// outputs or what the backward pass needs: a block a sequence, value head and part of V, or an equal share of the walks), or a scan
+// that makes the records, too; backward also
 // "reverse_scan" and "gradients" (a block a chunk and head of q). mode recurrent: "scan" alone.
 struct GatedDeltaRuleGpuPlan {
   static constexpr const char* kOperator = "gated_delta_rule";
@@ -39,9 +40,8 @@ struct GatedDeltaRuleGpuPlan {
   int64_t stages = 0;           // chunks of a scan in shared memory at once
   int64_t gradient_stages = 0;  // slices of V in the gradients' kernel's shared memory at once
   bool warp_groups = false;     // scans and gradients by the kernels of warp groups
-  bool makes_records =
-      false;  // of these, a forward scan with 128 columns of V a block: no records before it
-  bool deep_groups = false;   // as warp_groups, with 129 to 256 keys
+  bool makes_records = false;   // of these, forward: a scan of 128 columns of V that makes them
+  bool deep_groups = false;     // as warp_groups, with 129 to 256 keys
   bool shares_walks = false;  // of these: scans with fewer blocks than walks deal out chunks evenly
   bool whole_sequences = false;  // a warp a sequence and value head, without records
   // Of these, backward: chunks whose states a warp keeps; 0: every chunk has a place.

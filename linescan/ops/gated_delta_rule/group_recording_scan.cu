@@ -70,7 +70,7 @@ struct RecordingWays {
                                            const GroupScanBoxes& boxes, const Item& at)
       : source(args.in, args.sequences, at, args.in.v, args.in.vectors, args.records),
         outputs(args.o, args.vectors, args.in.V, at),
-        boxed(kHasBoxes && boxes.valid && !source.packed && at.walk.step == 1),
+        boxed(boxes.valid && tokens_are_box(at.walk, /*whole=*/false, source.packed)),
         key_head(source.key_head),
         first(source.template place<64>(0)),
         first_row(at.row(0)),
@@ -238,6 +238,7 @@ struct GroupRecordingScan {
     wait_senders<MovingGroup>();
     meet();
   }
+  // What one thread does for boxes is short, and not GroupScanSource's: the rest of the group waits for it.
   __device__ __forceinline__ void fetch(const RecordingWays<T>& ways, int stage, int number,
                                         const TokenArrivals& arrivals) const {
     constexpr int kKeyPanels = kKeys / 64, kValuePanels = Tiles::kValues / 64;

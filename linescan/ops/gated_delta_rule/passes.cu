@@ -90,7 +90,7 @@ struct Piece {
 DeltaKept kept_of(const GatedDeltaRuleProblem& p, const GatedDeltaRuleGpuPlan& plan,
                   std::byte* workspace) {
   const int64_t boundaries = delta_segment_count(p, plan) - 1;
-  DeltaKept kept = {workspace + plan.records_at};
+  DeltaKept kept = {plan.makes_records ? nullptr : workspace + plan.records_at};
   if (plan.piece.keeps_records) kept.records = p.states.as<std::byte>();
   if (boundaries == 0 || !(p.states || plan.piece.split)) return kept;
   if (p.states) {

@@ -32,14 +32,15 @@ TORCH_LIBRARY_FRAGMENT(linescan, m) {
       "Tensor? initial_state=None, Tensor? cu_seqlens=None, Tensor? A_log=None, "
       "Tensor? dt_bias=None, bool qk_l2norm=False, bool beta_sigmoid=False, "
       "bool allow_neg_eigval=False, bool state_v_first=False, bool reverse=False, "
-      "str mode=\"auto\") -> (Tensor o, Tensor final_state)",
+      "str mode=\"auto\", bool output_final_state=True) -> (Tensor o, Tensor final_state)",
       tags);
   // The same for training: `states` is what a GPU's backward pass wants to have kept (gated_delta_rule.h).
   m.def(
       "gated_delta_rule_kept(Tensor q, Tensor k, Tensor v, Tensor g, Tensor beta, float? scale, "
       "Tensor? initial_state, Tensor? cu_seqlens, Tensor? A_log, Tensor? dt_bias, "
       "bool qk_l2norm, bool beta_sigmoid, bool allow_neg_eigval, bool state_v_first, "
-      "bool reverse, str mode) -> (Tensor o, Tensor final_state, Tensor states)",
+      "bool reverse, str mode, bool output_final_state) -> (Tensor o, Tensor final_state, "
+      "Tensor states)",
       tags);
   m.def(
       "gated_delta_rule_backward(Tensor? grad_o, Tensor? grad_final_state, Tensor q, Tensor k, "
@@ -77,10 +78,10 @@ OutAndState forward_cpu(const Tensor& q, const Tensor& k, const Tensor& v, const
                         const OptionalTensor& initial_state, const OptionalTensor& cu_seqlens,
                         const OptionalTensor& A_log, const OptionalTensor& dt_bias, bool qk_l2norm,
                         bool beta_sigmoid, bool allow_neg_eigval, bool state_v_first, bool reverse,
-                        std::string_view mode) {
+                        std::string_view mode, bool output_final_state) {
   GatedDeltaRuleCall call(q, k, v, g, beta, scale, initial_state, cu_seqlens, A_log, dt_bias,
                           qk_l2norm, beta_sigmoid, allow_neg_eigval, state_v_first, reverse, mode);
-  const OutAndState results = call.new_results(v);
+  const OutAndState results = call.new_results(v, output_final_state);
   with_plan(call.problem, Pass::kForward,
             [&](const auto&... how) { forward(call.problem, how...); });
   return results;
@@ -92,10 +93,11 @@ OutAndStates kept(const Tensor& q, const Tensor& k, const Tensor& v, const Tenso
                   const Tensor& beta, OptionalScale scale, const OptionalTensor& initial_state,
                   const OptionalTensor& cu_seqlens, const OptionalTensor& A_log,
                   const OptionalTensor& dt_bias, bool qk_l2norm, bool beta_sigmoid,
-                  bool allow_neg_eigval, bool state_v_first, bool reverse, std::string_view mode) {
+                  bool allow_neg_eigval, bool state_v_first, bool reverse, std::string_view mode,
+                  bool output_final_state) {
   auto [o, final_state] =
       kForward(q, k, v, g, beta, scale, initial_state, cu_seqlens, A_log, dt_bias, qk_l2norm,
-               beta_sigmoid, allow_neg_eigval, state_v_first, reverse, mode);
+               beta_sigmoid, allow_neg_eigval, state_v_first, reverse, mode, output_final_state);
   return {o, final_state, gated_delta_rule_states(q, v, cu_seqlens, mode)};
 }
 
@@ -132,11 +134,11 @@ OutAndState forward_meta(const Tensor& q, const Tensor& k, const Tensor& v, cons
                          const OptionalTensor& initial_state, const OptionalTensor& cu_seqlens,
                          const OptionalTensor& A_log, const OptionalTensor& dt_bias, bool qk_l2norm,
                          bool beta_sigmoid, bool allow_neg_eigval, bool state_v_first, bool reverse,
-                         std::string_view mode) {
+                         std::string_view mode, bool output_final_state) {
   if (sizes_known({q, k, v, g, beta, initial_state, cu_seqlens, A_log, dt_bias}))
     GatedDeltaRuleCall(q, k, v, g, beta, scale, initial_state, cu_seqlens, A_log, dt_bias,
                        qk_l2norm, beta_sigmoid, allow_neg_eigval, state_v_first, reverse, mode);
-  return gated_delta_rule_results(q, v, cu_seqlens, state_v_first);
+  return gated_delta_rule_results(q, v, cu_seqlens, state_v_first, output_final_state);
 }
 
 Gradients8 backward_meta(const OptionalTensor& grad_o, const OptionalTensor& grad_final_state,
@@ -185,14 +187,14 @@ class GatedDeltaRuleFunction : public torch::autograd::Function<GatedDeltaRuleFu
       const Tensor& g, const Tensor& beta, const OptionalTensor& initial_state,
       const OptionalTensor& A_log, const OptionalTensor& dt_bias, const OptionalTensor& cu_seqlens,
       OptionalScale scale, bool qk_l2norm, bool beta_sigmoid, bool allow_neg_eigval,
-      bool state_v_first, bool reverse, std::string_view mode) {
+      bool state_v_first, bool reverse, std::string_view mode, bool output_final_state) {
     at::AutoDispatchBelowADInplaceOrView below;
     static const auto op = c10::Dispatcher::singleton()
                                .findSchemaOrThrow("linescan::gated_delta_rule_kept", "")
                                .typed<decltype(kept<forward_cpu>)>();
     auto [o, final_state, states] =
         op.call(q, k, v, g, beta, scale, initial_state, cu_seqlens, A_log, dt_bias, qk_l2norm,
-                beta_sigmoid, allow_neg_eigval, state_v_first, reverse, mode);
+                beta_sigmoid, allow_neg_eigval, state_v_first, reverse, mode, output_final_state);
     ctx->save_for_backward({q, k, v, g, beta, or_undefined(initial_state), or_undefined(A_log),
                             or_undefined(dt_bias), or_undefined(cu_seqlens), states});
     ctx->saved_data["scale"] = scale;
@@ -202,6 +204,7 @@ class GatedDeltaRuleFunction : public torch::autograd::Function<GatedDeltaRuleFu
     ctx->saved_data["state_v_first"] = state_v_first;
     ctx->saved_data["reverse"] = reverse;
     ctx->set_materialize_grads(false);
+    if (!output_final_state) ctx->mark_non_differentiable({final_state});
     return {o, final_state};
   }
 
@@ -222,7 +225,7 @@ class GatedDeltaRuleFunction : public torch::autograd::Function<GatedDeltaRuleFu
     };
     torch::autograd::variable_list results = {
         q, k, v, g, beta, if_given(5, initial_state), if_given(6, A_log), if_given(7, dt_bias)};
-    results.resize(16);  // nothing for what is no differentiable tensor
+    results.resize(17);  // nothing for what is no differentiable tensor
     return results;
   }
 };
@@ -232,7 +235,8 @@ OutAndState forward_autograd(const Tensor& q, const Tensor& k, const Tensor& v, 
                              const OptionalTensor& initial_state, const OptionalTensor& cu_seqlens,
                              const OptionalTensor& A_log, const OptionalTensor& dt_bias,
                              bool qk_l2norm, bool beta_sigmoid, bool allow_neg_eigval,
-                             bool state_v_first, bool reverse, std::string_view mode) {
+                             bool state_v_first, bool reverse, std::string_view mode,
+                             bool output_final_state) {
   if (!is_differentiated({q, k, v, g, beta, or_undefined(initial_state), or_undefined(A_log),
                           or_undefined(dt_bias)})) {  // nothing is kept
     at::AutoDispatchBelowADInplaceOrView below;
@@ -247,11 +251,12 @@ OutAndState forward_autograd(const Tensor& q, const Tensor& k, const Tensor& v, 
                              initial_state,
                              cu_seqlens,
                              reverse,
-                             std::string(mode)});
+                             std::string(mode),
+                             output_final_state});
   }
-  auto results = GatedDeltaRuleFunction::apply(q, k, v, g, beta, initial_state, A_log, dt_bias,
-                                               cu_seqlens, scale, qk_l2norm, beta_sigmoid,
-                                               allow_neg_eigval, state_v_first, reverse, mode);
+  auto results = GatedDeltaRuleFunction::apply(
+      q, k, v, g, beta, initial_state, A_log, dt_bias, cu_seqlens, scale, qk_l2norm, beta_sigmoid,
+      allow_neg_eigval, state_v_first, reverse, mode, output_final_state);
   return {results[0], results[1]};
 }
 
@@ -277,13 +282,14 @@ OutAndState forward_autocast(const Tensor& q, const Tensor& k, const Tensor& v, 
                              const OptionalTensor& initial_state, const OptionalTensor& cu_seqlens,
                              const OptionalTensor& A_log, const OptionalTensor& dt_bias,
                              bool qk_l2norm, bool beta_sigmoid, bool allow_neg_eigval,
-                             bool state_v_first, bool reverse, std::string_view mode) {
+                             bool state_v_first, bool reverse, std::string_view mode,
+                             bool output_final_state) {
   const AutocastArguments<kDevice, kKey> cast;
-  return gated_delta_rule(cast.data(q), cast.data(k), cast.data(v), cast.parameter(g),
-                          cast.parameter(beta),
-                          {step_options(cast, scale, A_log, dt_bias, qk_l2norm, beta_sigmoid,
-                                        allow_neg_eigval, state_v_first),
-                           cast.parameter(initial_state), cu_seqlens, reverse, std::string(mode)});
+  return gated_delta_rule(
+      cast.data(q), cast.data(k), cast.data(v), cast.parameter(g), cast.parameter(beta),
+      {step_options(cast, scale, A_log, dt_bias, qk_l2norm, beta_sigmoid, allow_neg_eigval,
+                    state_v_first),
+       cast.parameter(initial_state), cu_seqlens, reverse, std::string(mode), output_final_state});
 }
 
 template <c10::DeviceType kDevice, c10::DispatchKey kKey>
@@ -342,7 +348,8 @@ OutAndState gated_delta_rule(const Tensor& q, const Tensor& k, const Tensor& v, 
                              .typed<decltype(forward_cpu)>();
   return op.call(q, k, v, g, beta, options.scale, options.initial_state, options.cu_seqlens,
                  options.A_log, options.dt_bias, options.qk_l2norm, options.beta_sigmoid,
-                 options.allow_neg_eigval, options.state_v_first, options.reverse, options.mode);
+                 options.allow_neg_eigval, options.state_v_first, options.reverse, options.mode,
+                 options.output_final_state);
 }
 
 Tensor gated_delta_rule_step(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g,

@@ -31,6 +31,7 @@ struct GatedDeltaRuleOptions : GatedDeltaRuleStepOptions {
   std::optional<at::Tensor> cu_seqlens;     // int32 or int64 [sequences + 1]: packed sequences
   bool reverse = false;                     // from the last token to the first
   std::string mode = "auto";                // or "chunk", "recurrent"
+  bool output_final_state = true;  // else it is a tensor of no elements, and nothing is stored
 };
 
 // q, k [batch, length, heads, K]; v [batch, length, value_heads, V], all of one type T; g, beta

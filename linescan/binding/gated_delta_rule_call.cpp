@@ -101,12 +101,13 @@ GatedDeltaRuleCall::GatedDeltaRuleCall(
   check(problem);
 }
 
-std::tuple<Tensor, Tensor> GatedDeltaRuleCall::new_results(const Tensor& v_in) {
+std::tuple<Tensor, Tensor> GatedDeltaRuleCall::new_results(const Tensor& v_in,
+                                                           bool output_final_state) {
   const auto results =
       gated_delta_rule_results(q, v_in, bounds.defined() ? OptionalTensor(bounds) : std::nullopt,
-                               problem.inputs.state_v_first);
+                               problem.inputs.state_v_first, output_final_state);
   problem.o = view_of(kName, "o", std::get<0>(results));
-  problem.final_state = view_of(kName, "final_state", std::get<1>(results));
+  if (output_final_state) problem.final_state = view_of(kName, "final_state", std::get<1>(results));
   return results;
 }
 
@@ -191,12 +192,15 @@ GatedDeltaRuleStepCall::GatedDeltaRuleStepCall(
 
 std::tuple<Tensor, Tensor> gated_delta_rule_results(const Tensor& q, const Tensor& v,
                                                     const OptionalTensor& cu_seqlens,
-                                                    bool state_v_first) {
+                                                    bool state_v_first, bool output_final_state) {
+  const at::TensorOptions state = q.options().dtype(parameter_type(q));
+  if (!output_final_state)
+    return {at::empty_symint(v.sym_sizes(), v.options()), at::empty({0}, state)};
   const c10::SymInt sequences = given(cu_seqlens) ? cu_seqlens->sym_size(0) - 1 : q.sym_size(0);
   const c10::SymInt K = q.sym_size(3), V = v.sym_size(3);
   return {at::empty_symint(v.sym_sizes(), v.options()),
           at::empty_symint({sequences, v.sym_size(2), state_v_first ? V : K, state_v_first ? K : V},
-                           q.options().dtype(parameter_type(q)))};
+                           state)};
 }
 
 Tensor gated_delta_rule_states(const Tensor& q, const Tensor& v, const OptionalTensor& cu_seqlens,

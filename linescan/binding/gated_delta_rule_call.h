@@ -31,8 +31,8 @@ struct GatedDeltaRuleCall {
                      bool allow_neg_eigval, bool state_v_first, bool reverse,
                      std::string_view mode);
 
-  // New tensors for o and final_state, which the problem then writes to. `v`: as the caller gave it.
-  std::tuple<at::Tensor, at::Tensor> new_results(const at::Tensor& v);
+  // New tensors for o and, if it is wanted, final_state, which the problem then writes to. `v`: as the caller gave it.
+  std::tuple<at::Tensor, at::Tensor> new_results(const at::Tensor& v, bool output_final_state);
 };
 
 // The same with upstream gradients and new tensors for the results, in the order of the schema.
@@ -67,10 +67,10 @@ struct GatedDeltaRuleStepCall {
                          bool beta_sigmoid, bool allow_neg_eigval, bool state_v_first);
 };
 
-// New tensors; sizes may be symbols.
+// New tensors; sizes may be symbols. A final state that is not wanted has no elements.
 std::tuple<at::Tensor, at::Tensor> gated_delta_rule_results(
     const at::Tensor& q, const at::Tensor& v, const std::optional<at::Tensor>& cu_seqlens,
-    bool state_v_first);
+    bool state_v_first, bool output_final_state);
 // What the forward pass keeps for the backward pass on GPUs (gpu_kept_states). While tracing, where sizes may be symbols,
 // a tensor of no elements: nothing but the backward pass looks at it.
 at::Tensor gated_delta_rule_states(const at::Tensor& q, const at::Tensor& v,

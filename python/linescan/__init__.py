@@ -163,7 +163,7 @@ def causal_conv1d_step(x, weight, bias=None, *, state, silu=True):
 
 def gated_delta_rule(q, k, v, g, beta, *, scale=None, initial_state=None, cu_seqlens=None, A_log=None,
                      dt_bias=None, qk_l2norm=False, beta_sigmoid=False, allow_neg_eigval=False,
-                     state_v_first=False, reverse=False, mode="auto"):
+                     state_v_first=False, reverse=False, mode="auto", output_final_state=True):
     """Gated delta rule along the length; returns (o, final_state).
 
     S[t] = exp(g[t]) S[t-1] + k[t] u[t]^T with u[t] = beta[t] (v[t] - exp(g[t]) S[t-1]^T k[t]);
@@ -183,13 +183,16 @@ def gated_delta_rule(q, k, v, g, beta, *, scale=None, initial_state=None, cu_seq
     beta_sigmoid                beta becomes sigmoid(beta), 2 sigmoid(beta) if allow_neg_eigval
     reverse                     from the last token of a sequence to its first
     mode                        "chunk", "recurrent", or "auto": the faster one
+    output_final_state          if False, final_state is None, and nothing is stored for it
 
     Differentiable in every floating tensor, final_state included.
     """
-    return torch.ops.linescan.gated_delta_rule(
+    o, final_state = torch.ops.linescan.gated_delta_rule(
         q, k, v, g, beta, scale=scale, initial_state=initial_state, cu_seqlens=cu_seqlens,
         A_log=A_log, dt_bias=dt_bias, qk_l2norm=qk_l2norm, beta_sigmoid=beta_sigmoid,
-        allow_neg_eigval=allow_neg_eigval, state_v_first=state_v_first, reverse=reverse, mode=mode)
+        allow_neg_eigval=allow_neg_eigval, state_v_first=state_v_first, reverse=reverse, mode=mode,
+        output_final_state=output_final_state)
+    return o, final_state if output_final_state else None
 
 
 def gated_delta_rule_step(q, k, v, g, beta, pool, slots, *, scale=None, A_log=None, dt_bias=None,

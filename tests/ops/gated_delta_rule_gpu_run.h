@@ -28,6 +28,7 @@ struct Twist {
   int64_t largest_grid = kLargestGrid;
   bool upstream = true;            // whether there is a gradient of o
   bool of_q = true, of_k = true;   // whether their gradients are wanted
+  bool final_state = true;         // whether it is wanted
   GatedDeltaRulePiece piece = {};  // of a backward pass, with states that the forward pass keeps
   bool keep = true;                // without, only the forward pass knows the piece
   bool in_place = false;  // final_state starts as initial_state and takes its place; forward only
@@ -59,7 +60,7 @@ inline void run(GatedDeltaRuleSample& s, int filling = 0xFF, const Gpu& planned_
   problem.inputs.dt_bias = gpu.take(s.dt_bias);
   problem.o = take(s.o);
   if (twist.in_place) s.final_state.memory() = s.initial.memory();
-  problem.final_state = gpu.take(s.final_state);
+  problem.final_state = twist.final_state ? gpu.take(s.final_state) : TensorView{};
   if (twist.in_place) problem.initial_state = problem.final_state;
   SampleTensor bounds;
   if (problem.packed) problem.bounds = take_numbers(gpu, bounds, s.bounds);

@@ -813,6 +813,37 @@ TEST(GatedDeltaRuleGpuOperator, GradientsOfKeysThatNobodyWants) {
 }
 
 // Two and four warps that share the state's columns, several parts of V, more value heads than blocks.
+TEST(GatedDeltaRuleGpuOperator, FinalStatesThatNobodyWants) {
+  if (!have_gpu()) GTEST_SKIP() << "no GPU: " << why_no_gpu();
+  const Case groups = {.batch = 2,
+                       .length = 70,
+                       .heads = 1,
+                       .value_heads = 2,
+                       .K = 40,
+                       .V = 33,
+                       .dtype = kBf16,
+                       .mode = Mode::kChunk,
+                       .initial = true};
+  Case single = groups, deep = groups, sequences = groups, recurrent = groups;
+  single.dtype = DType::kFloat32;
+  deep.K = 130;
+  sequences.value_heads = 1;
+  sequences.batch = 4;
+  sequences.K = sequences.V = 20;
+  recurrent.mode = Mode::kRecurrent;
+  for (const Case& c : {groups, single, deep, sequences, recurrent})
+    for (const Gpu& gpu : {test_gpu(), small_gpu()}) {
+      SCOPED_TRACE(c);
+      GatedDeltaRuleSample with(c), without(c);
+      run(with, 0xFF, gpu);
+      const std::vector<std::byte> untouched = without.final_state.bytes();
+      run(without, 0xFF, gpu, {.final_state = false});
+      EXPECT_EQ(without.final_state.bytes(), untouched);
+      without.final_state.memory() = with.final_state.memory();
+      expect_same_bits(with, without);
+    }
+}
+
 TEST(GatedDeltaRuleGpuOperator, CutsOfTheStateAgree) {
   if (!have_gpu()) GTEST_SKIP() << "no GPU: " << why_no_gpu();
   for (const Case& c :

@@ -90,10 +90,27 @@ def test_states_kept_for_the_backward_pass_change_nothing_but_memory(options):
         assert torch.equal(a, b)
 
 
-def test_opcheck():
+@pytest.mark.parametrize("wanted", [True, False])
+def test_opcheck(wanted):
     inputs = on_gpu(rule_inputs(dtype=torch.float32))
     positional = [inputs.pop(name) for name in ("q", "k", "v", "g", "beta")]
-    torch.library.opcheck(torch.ops.linescan.gated_delta_rule.default, tuple(positional), inputs)
+    torch.library.opcheck(torch.ops.linescan.gated_delta_rule.default, tuple(positional),
+                          {**inputs, "output_final_state": wanted})
+
+
+def test_a_final_state_that_nobody_wants_takes_no_memory():
+    inputs = on_gpu(rule_inputs(dtype=torch.float32, requires_grad=False, K=256, V=256))
+    o, state = ops.gated_delta_rule(**inputs)
+    torch.cuda.synchronize()
+    peaks = []
+    for wanted in (True, False):
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        results = ops.gated_delta_rule(**inputs, output_final_state=wanted)
+        peaks.append(torch.cuda.max_memory_allocated() - before)
+        assert torch.equal(results[0], o)
+        del results
+    assert peaks[0] - peaks[1] >= state.numel() * 4 // 2
 
 
 def test_step_continues_a_sequence_in_its_slot():

@@ -152,6 +152,20 @@ def test_one_upstream_gradient_may_be_missing():
         torch.testing.assert_close(got, expected)
 
 
+def test_a_final_state_that_nobody_wants():
+    inputs = rule_inputs()
+    wanted = tuple(tensors_of(inputs).values())
+    o, state = ops.gated_delta_rule(**inputs)
+    alone, nothing = ops.gated_delta_rule(**inputs, output_final_state=False)
+    assert state.numel() > 0 and nothing.numel() == 0 and not nothing.requires_grad
+    torch.testing.assert_close(alone, o, rtol=0, atol=0)
+    for got, expected in zip(torch.autograd.grad(alone.sum(), wanted),
+                             torch.autograd.grad(o.sum(), wanted)):
+        torch.testing.assert_close(got, expected, rtol=0, atol=0)
+    with torch.no_grad():
+        assert ops.gated_delta_rule(**inputs, output_final_state=False)[1].numel() == 0
+
+
 @pytest.mark.parametrize("layout", ["heads first", "strided", "transposed", "expanded"])
 def test_inputs_and_gradients_may_lie_in_any_way(layout):
     def laid_out(x):
@@ -288,8 +302,8 @@ def test_slots_outside_the_pool_stand_for_no_sequence():
 # ---- PyTorch's own machinery ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("options", [{}, packed(0, 2, 5), dict(**BARE)],
-                         ids=["all options", "packed", "bare"])
+@pytest.mark.parametrize("options", [{}, packed(0, 2, 5), dict(**BARE), dict(output_final_state=False)],
+                         ids=["all options", "packed", "bare", "no final state"])
 def test_opcheck(options):
     torch.library.opcheck(ops.gated_delta_rule.default, (), rule_inputs(**options))
 

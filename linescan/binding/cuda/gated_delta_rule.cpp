@@ -80,9 +80,9 @@ struct Running {
 
 // o and final_state, and what the problem has room for.
 std::tuple<Tensor, Tensor> run_forward(GatedDeltaRuleCall& call, const GatedDeltaRuleGpuPlan& plan,
-                                       const Tensor& q, const Tensor& v) {
+                                       const Tensor& q, const Tensor& v, bool output_final_state) {
   const Running pass(plan, q);
-  auto results = call.new_results(v);
+  auto results = call.new_results(v, output_final_state);
   forward(call.problem, pass.plan, bytes_of(pass.workspace), current_stream(q));
   return results;
 }
@@ -91,7 +91,8 @@ std::tuple<Tensor, Tensor, Tensor> kept_cuda(
     const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g, const Tensor& beta,
     OptionalScale scale, const OptionalTensor& initial_state, const OptionalTensor& cu_seqlens,
     const OptionalTensor& A_log, const OptionalTensor& dt_bias, bool qk_l2norm, bool beta_sigmoid,
-    bool allow_neg_eigval, bool state_v_first, bool reverse, std::string_view mode) {
+    bool allow_neg_eigval, bool state_v_first, bool reverse, std::string_view mode,
+    bool output_final_state) {
   const c10::cuda::CUDAGuard guard(q.device());
   GatedDeltaRuleCall call(q, k, v, g, beta, scale, initial_state, cu_seqlens, A_log, dt_bias,
                           qk_l2norm, beta_sigmoid, allow_neg_eigval, state_v_first, reverse, mode);
@@ -102,7 +103,7 @@ std::tuple<Tensor, Tensor, Tensor> kept_cuda(
   const auto plan = plan_with_room(size, packed, Pass::kForward, gpu_of(q));
   const Tensor states = gated_delta_rule_states(q, v, cu_seqlens, mode);
   if (size.kept_states) call.problem.states = view_of("gated_delta_rule", "states", states);
-  const auto [o, final_state] = run_forward(call, plan, q, v);
+  const auto [o, final_state] = run_forward(call, plan, q, v, output_final_state);
   return {o, final_state, states};
 }
 
@@ -112,14 +113,15 @@ std::tuple<Tensor, Tensor> forward_cuda(const Tensor& q, const Tensor& k, const 
                                         const OptionalTensor& cu_seqlens,
                                         const OptionalTensor& A_log, const OptionalTensor& dt_bias,
                                         bool qk_l2norm, bool beta_sigmoid, bool allow_neg_eigval,
-                                        bool state_v_first, bool reverse, std::string_view mode) {
+                                        bool state_v_first, bool reverse, std::string_view mode,
+                                        bool output_final_state) {
   const c10::cuda::CUDAGuard guard(q.device());
   GatedDeltaRuleCall call(q, k, v, g, beta, scale, initial_state, cu_seqlens, A_log, dt_bias,
                           qk_l2norm, beta_sigmoid, allow_neg_eigval, state_v_first, reverse, mode);
   check_gpu(call.problem);
   return run_forward(
       call, plan_with_room(size_of(call.problem), call.problem.packed, Pass::kForward, gpu_of(q)),
-      q, v);
+      q, v, output_final_state);
 }
 
 GatedDeltaRuleTensors8 backward_cuda(

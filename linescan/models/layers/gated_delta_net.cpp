@@ -127,6 +127,7 @@ at::Tensor GatedDeltaNetImpl::recurrence(const at::Tensor& x, const at::Tensor& 
   if (cache) rule.initial_state = optional(cache->recurrent_state);
   rule.cu_seqlens = optional(cu_seqlens);
   rule.mode = options_.mode;
+  rule.output_final_state = cache != nullptr;
   const auto [o, state] = gated_delta_rule(to_heads(q, heads), to_heads(k, heads),
                                            to_heads(v, value_heads), gate, beta, rule);
   if (cache) cache->recurrent_state = state;

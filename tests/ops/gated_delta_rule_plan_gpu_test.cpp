@@ -87,6 +87,49 @@ TEST(GatedDeltaRuleGpuPieces, AgreeWithReference) {
   }
 }
 
+// Packed sequences, some heads after the others: the same bits, of the parameters' gradients, too.
+TEST(GatedDeltaRuleGpuPieces, OfPackedSequencesAreHeads) {
+  if (!have_gpu()) GTEST_SKIP() << "no GPU: " << why_no_gpu();
+  const Case groups = {.batch = 1,
+                       .length = 90,
+                       .heads = 3,
+                       .value_heads = 6,
+                       .K = 40,
+                       .V = 33,
+                       .dtype = kBf16,
+                       .bounds = {3, 70, 70, 80},
+                       .initial = true,
+                       .gate = true,
+                       .gate_bias = true};
+  Case single = groups;
+  single.dtype = DType::kFloat32;
+  single.value_heads = 3;
+  single.V = 9;
+  single.reverse = single.v_first = single.heads_first = true;
+  for (Case c : {groups, single}) {
+    SCOPED_TRACE(c);
+    c.mode = Mode::kChunk;
+    GatedDeltaRuleSample whole(c), pieces(c), one(c);
+    const GatedDeltaRulePiece all = {1, c.length, c.length};
+    GatedDeltaRulePiece pair = all, single_head = all;
+    pair.heads = 2, single_head.heads = 1;
+    const GatedDeltaRuleSize size = size_of(whole.problem);
+    const auto planned = [&](const GatedDeltaRulePiece& piece) {
+      return plan(size, true, Pass::kBackward, test_gpu(), piece);
+    };
+    EXPECT_EQ(planned(all).pieces, 1);
+    EXPECT_EQ(planned(pair).pieces, 2);
+    EXPECT_EQ(planned(single_head).pieces, 3);
+    EXPECT_LT(2 * planned(single_head).workspace_bytes, planned(all).workspace_bytes);
+    run(whole, 0xFF, test_gpu(), {.piece = all});
+    run(pieces, 0xFF, test_gpu(), {.piece = pair});
+    run(one, 1, test_gpu(), {.largest_grid = 1, .piece = single_head, .keep = false});
+    expect_passed(pieces.judge(gated_delta_rule_gpu_bound(c.dtype)));
+    expect_same_bits(whole, pieces);
+    expect_same_bits(whole, one);
+  }
+}
+
 TEST(GatedDeltaRuleGpuPieces, ExpectsWhatIsKeptAtAMultipleOf16Bytes) {
   GatedDeltaRuleSample sample(Case{.batch = 1,
                                    .length = 1536,
@@ -314,7 +357,17 @@ TEST(GatedDeltaRuleGpuPieces, AreChosenByTheProblemAlone) {
   // Of a chunk and value head: the record, S, gS and u. gX waits where the gradient of v will be.
   const int64_t units = 128 * 32, bytes = 18432 + 2 * (2 * 128 * 128 + 64 * 128);
   EXPECT_LT(workspace(), units * (bytes + 1024));
-  EXPECT_EQ(gpu_piece(size, true), (GatedDeltaRulePiece{1, 8192, 8192}));  // packed
+  // Packed: one sequence fills one wave with all of its heads, thirty-two do with one of them.
+  const auto packed_heads = [&](int64_t sequences) {
+    GatedDeltaRuleSize packed = size;
+    packed.sequences = sequences;
+    const GatedDeltaRulePiece piece = gpu_piece(packed, true);
+    EXPECT_FALSE(piece.split);
+    EXPECT_EQ(piece.tokens, 8192);
+    return piece.heads;
+  };
+  EXPECT_EQ(packed_heads(1), 0);  // all
+  EXPECT_LT(packed_heads(32), 16);
   size.mode = Mode::kRecurrent;
   EXPECT_EQ(kept(false), 0);
   size.mode = Mode::kChunk;
@@ -377,6 +430,8 @@ TEST(GatedDeltaRuleGpuPieces, AreChosenByTheProblemAlone) {
   few.sequences = 2;
   EXPECT_EQ(gpu_piece(few, true), (GatedDeltaRulePiece{1, 8192, 1024, true}));
   EXPECT_EQ(gpu_kept_states(few, true, gpu_piece(few, true)), (9 + 8) * 8 * 128 * 128);
+  few.sequences = 32;  // a head of q and k has two waves of blocks
+  EXPECT_EQ(gpu_piece(few, true), (GatedDeltaRulePiece{1, 8192, 8192, false, false, 1}));
   few.sequences = 16;
   EXPECT_EQ(gpu_piece(few, true), (GatedDeltaRulePiece{1, 8192, 8192}));
   few.sequences = 0;
@@ -466,6 +521,14 @@ TEST(GatedDeltaRuleGpuPlan, FillsTheDevice) {
   EXPECT_EQ(recording.records, DeltaLaunch{});
   EXPECT_EQ(recording.workspace_bytes, 0);
   EXPECT_NE(to_string(recording).find("records         made by the scan"), std::string::npos);
+  GatedDeltaRuleSize shorter_walks = many;  // as many to each block, prepared one behind the other
+  shorter_walks.length = 4096;
+  EXPECT_EQ(plan(shorter_walks, false, Pass::kForward, find_gpu("h100")).scan.grid, 132);
+  shorter_walks.batch = 1;
+  shorter_walks.sequences = 16;  // packed ones may differ
+  EXPECT_EQ(plan(shorter_walks, true, Pass::kForward, find_gpu("h100")).scan.grid, 16 * 64);
+  shorter_walks.sequences = 64;
+  EXPECT_EQ(plan(shorter_walks, true, Pass::kForward, find_gpu("h100")).scan.grid, 64 * 64 / 3 + 1);
   GatedDeltaRuleSize as_many = many;  // as blocks of 64 columns find a multiprocessor
   as_many.batch = as_many.sequences = 1;
   EXPECT_FALSE(plan(as_many, false, Pass::kForward, find_gpu("h100")).makes_records);

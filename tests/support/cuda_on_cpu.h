@@ -291,6 +291,7 @@ template <typename T>
 T in_register(T x) {
   return x;
 }
+inline unsigned read_thread() { return threadIdx.x; }
 inline void mma_tf32(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2],
                      const float (&c)[4]) {
   on_cpu::multiply_fragments<8>(

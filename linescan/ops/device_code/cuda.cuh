@@ -148,6 +148,13 @@ __device__ __forceinline__ T in_register(T x) {
   return x;
 }
 
+// threadIdx.x, read anew: no register is kept for it.
+__device__ __forceinline__ unsigned read_thread() {
+  unsigned thread;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+  return thread;
+}
+
 // d = A B + c on the tensor cores: A [16, k], B [k, 8], c and d [16, 8] spread over the warp as PTX defines.
 // Lane 4 g + q holds rows g, g + 8 of A, column g of B, and of c columns 2q, 2q + 1 of rows g, g + 8.
 __device__ __forceinline__ void mma_bf16(float (&d)[4], const uint32_t (&a)[4],

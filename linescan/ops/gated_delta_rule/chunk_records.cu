@@ -146,9 +146,11 @@ __global__ void __launch_bounds__(2 * DeltaSizes<T, kKeys, kDeep>::kChunk, kDeep
               chunk.tokens, kKeys, in.K, in.vectors);
     commit_copies();
     const int first_head = head * in.group(), end_head = first_head + in.group();
-    RecordGates<T, kChunk> heads(in, chunk, first_head, threadIdx.x);
+    RecordGates<T, kChunk> heads(in);
+    heads.ask({in, chunk.walk, first_head}, chunk.start, chunk.tokens, chunk.walk.step,
+              threadIdx.x);
     float* gate = gates;  // those of a value head before may still be read
-    heads.keep(gate, threadIdx.x);
+    heads.keep(gate, first_head, chunk.tokens, threadIdx.x);
     wait_copies<0>();
     __syncthreads();
     decays.fill(gate, threadIdx.x);
@@ -180,7 +182,7 @@ __global__ void __launch_bounds__(2 * DeltaSizes<T, kKeys, kDeep>::kChunk, kDeep
     __syncthreads();  // the tiles have been used
 
     for (int h = first_head; h < end_head; ++h) {
-      if (h + 1 < end_head) heads.ask_next_head();
+      if (h + 1 < end_head) heads.ask_next_head(chunk.tokens, threadIdx.x);
       const DeltaRecord<T> record =
           delta_record<T>(args.records, number * in.value_heads + h, kChunk);
       if (threadIdx.x < kChunk)
@@ -203,7 +205,7 @@ __global__ void __launch_bounds__(2 * DeltaSizes<T, kKeys, kDeep>::kChunk, kDeep
       const bool more = h + 1 < end_head;
       if (more) {
         gate = gate == gates ? gates + 2 * kChunk : gates;
-        heads.keep(gate, threadIdx.x);
+        heads.keep(gate, h + 1, chunk.tokens, threadIdx.x);
       }
       __syncthreads();
       invert_block<kSquare>(L, RowTile<T, kSquare>{A}, own.warp, own.lane);

@@ -150,17 +150,18 @@ struct GroupScanSource {
     const GroupScanBoxes& boxes;
     const Arrivals& arrivals;
     int64_t number;
-    int arrival, thread = threadIdx.x % kGroup;
+    int arrival, thread;  // of the group
     bool boxed;
 
     __device__ __forceinline__ Copies(const GroupScanSource& from, int64_t number,
                                       const GroupScanBoxes& boxes, const Arrivals& arrivals,
-                                      int arrival)
+                                      int arrival, int thread = threadIdx.x % kGroup)
         : from(from),
           boxes(boxes),
           arrivals(arrivals),
           number(number),
           arrival(arrival),
+          thread(thread),
           boxed(kBoxes || from.are_boxes<kChunk>(number, boxes)) {}
 
     // Before all others: so many bytes of the record, and panels of tokens.

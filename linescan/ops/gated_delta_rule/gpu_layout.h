@@ -152,7 +152,8 @@ struct DeltaLayout {
   // Those that make records themselves: two groups carry the states of 128 columns, and leave outputs where v was; one makes A and
   // rows of a record, one everything else, and moves data. Stages of k, q and v; records of two chunks; L; of two chunks decays, gates,
   // betas and factors of norms; where copies arrive, where tokens come from and go to.
-  static constexpr int kRecordingThreads = 512, kRecordingStages = 3, kRecordingWaysBytes = 224;
+  static constexpr int kRecordingThreads = 512, kRecordingStages = 3;
+  static constexpr int kRecordingWays = 4, kRecordingWaysBytes = 224;
   constexpr int64_t recording_stage_bytes() const {
     return (2 * keys / kPanel + 2) * group_panel_bytes();
   }
@@ -160,7 +161,7 @@ struct DeltaLayout {
     return kRecordingStages * recording_stage_bytes() + 2 * record_bytes() +
            int64_t{4} * chunk() * square_stride() +
            2 * (record_decays_bytes() + int64_t{4} * 4 * chunk()) + 8 * (kRecordingStages + 1) +
-           kRecordingWaysBytes;
+           kRecordingWays * kRecordingWaysBytes;
   }
 
   // Whole sequences by single warps, for half types: tiles of k, v, q, in a backward pass also go, and what is kept of a

@@ -29,6 +29,8 @@ constexpr double kMostOfValues = 6.2;
 constexpr int64_t kRecordsOfPiece = 2000;
 // Blocks that a GPU works on at once: that of the larger ones. Pieces should not add waves of them.
 constexpr int64_t kBlocksAtOnce = 132;
+// Of packed sequences a piece has about so many waves of them, or more.
+constexpr double kPackedWaves = 2;
 
 // What a split costs, in times that a block's walk needs for a chunk: the start and end of a walk; a chunk of one without
 // outputs; the chain, and each of its boundaries. A split that gains less than a tenth is not worth its rounding.
@@ -111,14 +113,15 @@ TokenBytes token_bytes(const GatedDeltaRuleSize& size) {
           of_value_heads(number * (2 * layout.keys * values / chunk + values))};
 }
 
-// As many pieces as make the workspace small enough, to which records that are kept do not belong.
-int64_t wanted_pieces(const GatedDeltaRuleSize& size, bool keeps_records) {
+// As many pieces as make the workspace small enough, to which records that are kept do not belong; `tokens`: that it has room for.
+int64_t wanted_pieces(const GatedDeltaRuleSize& size, int64_t tokens, bool keeps_records) {
   const TokenBytes bytes = token_bytes(size);
   const PieceLimits limits = piece_limits(size);
   const double workspace = bytes.workspace(keeps_records);
-  const auto wanted = static_cast<int64_t>(std::ceil(workspace / (limits.share * bytes.results)));
-  const int64_t worth = std::llround(static_cast<double>(size.batch * size.length) * workspace /
-                                     static_cast<double>(limits.small));
+  const double room = static_cast<double>(tokens) * workspace;
+  const double results = static_cast<double>(size.batch * size.length) * bytes.results;
+  const auto wanted = static_cast<int64_t>(std::ceil(room / (limits.share * results)));
+  const int64_t worth = std::llround(room / static_cast<double>(limits.small));
   return std::clamp<int64_t>(worth, 1, std::max<int64_t>(wanted, 1));
 }
 
@@ -176,15 +179,27 @@ GatedDeltaRulePiece gpu_piece(const GatedDeltaRuleSize& size, bool packed) {
       size.mode == GatedDeltaRuleMode::kRecurrent)
     return piece;
   const SplitCost cost = split_cost(size, kBlocksAtOnce, block_columns(size));
+  constexpr int64_t kPanel = DeltaLayout::kPanel;
+  // Of a scan, a batch item or all packed sequences, with 64 columns each: walks of wider ones are dealt out evenly.
+  const int64_t blocks =
+      (packed ? size.sequences : 1) * size.value_heads * ceil_div(size.V, kPanel);
   if (packed) {
     GatedDeltaRulePiece split = piece;
     split.segment = segment_tokens(size, size.sequences, delta_usual_length(size));
     split.split = true;
-    return cost.pays(usual_segments(size, split)) ? split : piece;
+    if (cost.pays(usual_segments(size, split))) return split;
+    // Numbers of chunks count one more for every sequence.
+    const int64_t chunk = likely_layout(size).chunk();
+    const int64_t room = (size.length / chunk + size.sequences) * chunk;
+    // The longest sequence is the last to end, in every piece anew.
+    const double enough = kPackedWaves * static_cast<double>(kBlocksAtOnce);
+    const int64_t most =
+        std::clamp<int64_t>(std::llround(static_cast<double>(blocks) / enough), 1,
+                            std::min(size.heads, wanted_pieces(size, room, false)));
+    const int64_t heads = ceil_div(size.heads, most_parts(size.heads, blocks / size.heads, most));
+    if (heads < size.heads) piece.heads = heads;
+    return piece;
   }
-  constexpr int64_t kPanel = DeltaLayout::kPanel;
-  // Of a scan, a batch item, with 64 columns each: walks of wider ones are dealt out evenly.
-  const int64_t blocks = size.value_heads * ceil_div(size.V, kPanel);
   const int64_t chunks = ceil_div(size.length, kPanel);
   // Of some batch items, their sequences in so many pieces.
   const auto cut = [&](int64_t batch, int64_t cuts) {
@@ -206,9 +221,10 @@ GatedDeltaRulePiece gpu_piece(const GatedDeltaRuleSize& size, bool packed) {
         ceil_div(size.batch, most_parts(size.batch, blocks, std::min(size.batch, most)));
     return cut(batch, most_cuts(batch, ceil_div(most, ceil_div(size.batch, batch))));
   };
-  piece = in_pieces(wanted_pieces(size, false));
+  const int64_t tokens = size.batch * size.length;
+  piece = in_pieces(wanted_pieces(size, tokens, false));
   if (piece.split) return piece;
-  const GatedDeltaRulePiece larger = in_pieces(wanted_pieces(size, true));
+  const GatedDeltaRulePiece larger = in_pieces(wanted_pieces(size, tokens, true));
   if (larger.keeps_records && has_small_workspace(size, larger)) return larger;
   if (piece.keeps_records) return piece;
   // Fewer sequences at once, but whole ones, if their records can be kept then and blocks come in hardly more waves.

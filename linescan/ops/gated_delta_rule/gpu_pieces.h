@@ -16,7 +16,8 @@ int64_t delta_usual_length(const GatedDeltaRuleSize& size);
 
 // What a backward pass works through at once, for the sake of its workspace: so many batch items, and so many tokens of
 // a sequence. Segments of it, multiples of 64 tokens, are walked side by side where states are found again, each from
-// the state that the forward pass kept of its start. Packed sequences, whose lengths only the device knows, come all at once.
+// the state that the forward pass kept of its start. Packed sequences, whose lengths only the device knows, come with all of their
+// tokens, and some of the heads.
 //
 // split: sequences and heads are few, and segments are walked side by side everywhere. The states at their boundaries are
 // found beforehand: segments walk alone, and a chain over them corrects what they left (segment_chain.cu).
@@ -26,6 +27,7 @@ struct GatedDeltaRulePiece {
   // The forward pass keeps the records of chunks, too: a backward pass does not make them again. They are 18 KiB a chunk of 64
   // tokens and value head, in half types.
   bool keeps_records = false;
+  int64_t heads = 0;  // of q and k, with their value heads; 0: all
 
   bool operator==(const GatedDeltaRulePiece&) const = default;
 };

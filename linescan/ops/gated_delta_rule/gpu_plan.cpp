@@ -35,6 +35,12 @@ constexpr double kRecordingBlock = 1.4;
 constexpr int64_t kWalkingWarps = 4;
 constexpr int64_t kWalkingBlocks = 2;
 
+// A block of a scan that makes records prepares one walk's first chunks while another's last ones are under way. Equal walks of up to
+// so many chunks are dealt out ahead, as many to each block as a multiprocessor gets; longer ones gain less by that than by going
+// to whichever multiprocessor is first. Packed walks may differ: blocks are so many times what works at once, if walks are enough, and
+// have no more of them than these.
+constexpr int64_t kDealtChunks = 64, kRecordingWaves = 8, kRecordingWalks = 16;
+
 // Widths of a scan's block, in warps of 16 columns, to choose from.
 constexpr int64_t kWidths[] = {4, 2, 1};
 
@@ -237,6 +243,13 @@ void plan_chunks(GatedDeltaRuleGpuPlan& plan, const GatedDeltaRuleSize& size, bo
   choose_scan_block(plan, layout, heads, piece.split, gpu);
   const ScanBlocks scan{plan, layout, heads};
   plan.scan = scan.launch(plan.pass == Pass::kForward, plan.stages);
+  if (plan.makes_records) {
+    const int64_t walks = heads * plan.column_parts, at_once = gpu.multiprocessors;
+    const bool dealt = !packed && ceil_div(size.length, plan.chunk) <= kDealtChunks;
+    const int64_t each =
+        packed ? std::clamp<int64_t>(walks / (kRecordingWaves * at_once), 1, kRecordingWalks) : 1;
+    plan.scan.grid = std::min(plan.scan.grid, dealt ? at_once : ceil_div(walks, each));
+  }
   plan.record_bytes = layout.record_bytes();
   if (plan.makes_records)
     plan.records = {};
@@ -321,11 +334,17 @@ GatedDeltaRuleGpuPlan plan(const GatedDeltaRuleSize& size, bool packed, Pass pas
   const bool has_segments = size.kept_states || (forward && piece.split);
   piece.keeps_records =
       piece.keeps_records && size.kept_states && may_keep_records(size, packed, piece);
-  if (!has_segments || (packed && !piece.split)) piece = {piece.batch, size.length, size.length};
+  if (forward || !packed || piece.split) piece.heads = 0;
+  if (!has_segments || (packed && !piece.split))
+    piece = {piece.batch, size.length, size.length, false, false, piece.heads};
   GatedDeltaRuleSize part = size;  // what is done at once
   if (!forward && !packed) {
     part.batch = part.sequences = piece.batch;
     part.length = piece.tokens;
+  }
+  if (piece.heads > 0) {
+    part.value_heads = piece.heads * (size.value_heads / size.heads);
+    part.heads = piece.heads;
   }
   const int64_t segments = delta_segment_count(part, packed, piece);
   const int64_t items = packed && piece.split ? 1 : part.sequences;  // that have so many segments
@@ -380,12 +399,16 @@ GatedDeltaRuleGpuPlan plan(const GatedDeltaRuleSize& size, bool packed, Pass pas
     return ceil_div(all, std::max<int64_t>(part, 1));
   };
   if (!forward)
-    plan.pieces = std::max<int64_t>(
-        parts_of(size.batch, piece.batch) * parts_of(size.length, piece.tokens), 1);
+    plan.pieces =
+        std::max<int64_t>(parts_of(size.batch, piece.batch) * parts_of(size.length, piece.tokens) *
+                              parts_of(size.heads, part.heads),
+                          1);
   if (plan.pieces > 1) {
     const GatedDeltaRuleGpuPlan whole = plan_piece(size, packed, pass, gpu, size.sequences, piece);
     plan.bytes = whole.bytes;
     plan.multiplications = whole.multiplications;
+  }
+  if (plan.pieces > 1 && !packed) {
     // Sums of all pieces, one behind the other; the gradient of the state on its way from piece to piece.
     plan.parameter_sums_at = parts.reserve(plan.pieces * 2 * plan.chunks * size.value_heads * 4);
     plan.carry_at = parts.reserve((piece.split ? 2 : 1) * heads * size.K * size.V * 4);
@@ -451,7 +474,10 @@ std::string to_string(const GatedDeltaRuleGpuPlan& plan) {
   }
   if (plan.shares_walks)
     text += "  walks           dealt out evenly where a scan has fewer blocks than walks\n";
-  if (plan.pieces > 1)
+  if (plan.piece.heads > 0)
+    text += fmt::format("  pieces          {}, one at a time, of {} heads of q and k\n",
+                        plan.pieces, plan.piece.heads);
+  else if (plan.pieces > 1)
     text += fmt::format("  pieces          {}, one at a time, of {} batch items and {} tokens\n",
                         plan.pieces, plan.piece.batch, plan.piece.tokens);
   if (plan.piece.split)

@@ -77,7 +77,8 @@ struct GatedDeltaRuleGpuPlan {
 // Throws Unsupported where a block's shared memory does not hold what a kernel needs.
 GatedDeltaRuleGpuPlan plan(const GatedDeltaRuleSize& size, bool packed, Pass pass, const Gpu& gpu);
 // With pieces of the caller's choice: tokens and segment are the length or multiples of 64, tokens one of the segment; packed
-// sequences come all at once and have segments only if they are split; small heads that warps walk come whole. A backward pass without kept states comes whole, too.
+// sequences come with all of their tokens, have segments only if they are split and else may come some heads at a time; small heads that
+// warps walk come whole. A backward pass without kept states comes whole, too, if its sequences are not packed.
 GatedDeltaRuleGpuPlan plan(const GatedDeltaRuleSize& size, bool packed, Pass pass, const Gpu& gpu,
                            GatedDeltaRulePiece piece);
 

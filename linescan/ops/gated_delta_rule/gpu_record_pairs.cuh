@@ -62,65 +62,70 @@ struct alignas(16) RecordDecays {
   }
 };
 
+// Where the gate of a walk's first token and its beta lie, of a value head; the tokens behind it follow in steps.
+struct RecordGateRows {
+  const unsigned char *gate, *beta;
+
+  template <typename T>
+  __device__ __forceinline__ RecordGateRows(const DeltaInputs<T>& in, const DeltaWalk& walk,
+                                            int head) {
+    const int64_t token = walk.token(0);
+    gate = reinterpret_cast<const unsigned char*>(in.g.at(walk.batch, token, head));
+    beta =
+        in.beta.data + (walk.batch * in.beta.batch + token * in.beta.token + head * in.beta.head) *
+                           bytes_of_beta(in);
+  }
+  template <typename T>
+  static __device__ __forceinline__ int bytes_of_beta(const DeltaInputs<T>& in) {
+    return in.beta_type == DType::kFloat32 ? 4 : 2;
+  }
+};
+
 // The gates of a warp's block of 16 tokens, by its first lanes, and their betas, by the others; of one value head or chunk after the
 // other. They are asked for while the record before is made: nothing waits for them, or does anything with them, until they are
 // kept.
 template <typename T, int kChunk>
 class RecordGates {
  public:
-  // Of a chunk and a value head.
-  __device__ __forceinline__ RecordGates(const DeltaInputs<T>& in, const DeltaChunk& chunk,
-                                         int head, int thread)
-      : in_(in), head_(head), exists_(place(thread) < chunk.tokens) {
-    const int64_t batch = chunk.walk.batch, token = chunk.token(exists_ ? place(thread) : 0);
-    at_ = is_beta() ? in.beta.data +
-                          (batch * in.beta.batch + token * in.beta.token + head * in.beta.head) *
-                              beta_bytes()
-                    : reinterpret_cast<const unsigned char*>(in.g.at(batch, token, head));
-    ask();
+  __device__ __forceinline__ explicit RecordGates(const DeltaInputs<T>& in) : in_(in) {}
+
+  // Of so many tokens of a walk, whose direction is `step`, from one on.
+  __device__ __forceinline__ void ask(const RecordGateRows& rows, int64_t start, int tokens,
+                                      int step, int thread) {
+    at_ = (is_beta() ? rows.beta : rows.gate) +
+          (start + place(thread)) * step *
+              (is_beta() ? in_.beta.token * beta_bytes() : in_.g.token * 4);
+    read(place(thread) < tokens);
   }
-
-  // The token of a thread.
-  static __device__ __forceinline__ int place(int thread) { return thread / 32 * 16 + thread % 16; }
-
   // The next value head's.
-  __device__ __forceinline__ void ask_next_head() {
-    ++head_;
+  __device__ __forceinline__ void ask_next_head(int tokens, int thread) {
     at_ += is_beta() ? in_.beta.head * beta_bytes() : in_.g.head * 4;
-    ask();
+    read(place(thread) < tokens);
   }
-  // Of so many tokens further along a walk, if there is one.
-  __device__ __forceinline__ void ask_further(int tokens, bool exists) {
-    exists_ = exists;
-    at_ += tokens * (is_beta() ? in_.beta.token * beta_bytes() : in_.g.token * 4);
-    ask();
-  }
-  // To [gates and betas, kChunk], where they stand from now on as far as the warp is concerned.
-  __device__ __forceinline__ void keep(float* to, int thread) const {
+  // What was asked for, of a value head, to [gates and betas, kChunk], where it stands from now on as far as the warp is concerned.
+  __device__ __forceinline__ void keep(float* to, int head, int tokens, int thread) const {
     float number = 0;
-    if (exists_)
+    if (place(thread) < tokens)
       number = is_beta() ? in_.beta_of(beta_in(bits_))
-                         : kLog2e * in_.gate_of(__uint_as_float(bits_), head_);
+                         : kLog2e * in_.gate_of(__uint_as_float(bits_), head);
     to[(is_beta() ? kChunk : 0) + place(thread)] = number;
     __syncwarp();
   }
 
  private:
   const DeltaInputs<T>& in_;
-  const unsigned char* at_;
-  int head_;
-  bool exists_;
+  const unsigned char* at_ = nullptr;
   uint32_t bits_ = 0;  // as they stand in memory
 
+  // The token of a thread.
+  static __device__ __forceinline__ int place(int thread) { return thread / 32 * 16 + thread % 16; }
   static __device__ __forceinline__ bool is_beta() { return threadIdx.x % 32 >= 16; }
   __device__ __forceinline__ float beta_in(uint32_t bits) const {
     return read_as_float(&bits, in_.beta_type, 0);
   }
-  __device__ __forceinline__ int beta_bytes() const {
-    return in_.beta_type == DType::kFloat32 ? 4 : 2;
-  }
-  __device__ __forceinline__ void ask() {
-    if (!exists_) return;
+  __device__ __forceinline__ int beta_bytes() const { return RecordGateRows::bytes_of_beta(in_); }
+  __device__ __forceinline__ void read(bool exists) {
+    if (!exists) return;
     if (is_beta() && beta_bytes() == 2)
       bits_ = *reinterpret_cast<const uint16_t*>(at_);
     else

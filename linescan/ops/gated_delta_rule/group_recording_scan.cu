@@ -6,7 +6,8 @@
 //   preparer    gates, decays and P of r        outputs of r - 1 leave, tokens of r + 1 come
 //   inverter    L, once there are decays, A, and the record's rows
 //
-// Outputs stand where v was, and leave from there.
+// Outputs stand where v was, and leave from there. To these two an item's end is no end: the chunk behind its last one is the next
+// item's first, so that chains find its record when they come to it.
 //
 // Numerics:  as group_scan.cu and chunk_records.cu.
 // Reference: reference.cpp beside this file; bounds in tests/ops/gated_delta_rule_gpu_test.cpp.
@@ -57,6 +58,7 @@ template <typename T>
 struct RecordingWays {
   GroupScanSource<T> source;
   GroupScanOutputs<T> outputs;
+  RecordGateRows gates;
   // Whether all come and go in boxes, and where the first of v is; the head of k and q.
   bool boxed;
   int key_head;
@@ -64,17 +66,27 @@ struct RecordingWays {
   // Of the records in memory.
   int64_t first_row;
   int row_step;
+  int chunks;
+  int64_t next_item;  // or a number before it
 
   template <class Item>
   __device__ __forceinline__ RecordingWays(const DeltaScanArgs<T>& args,
-                                           const GroupScanBoxes& boxes, const Item& at)
+                                           const GroupScanBoxes& boxes, const Item& at,
+                                           int64_t next_item)
       : source(args.in, args.sequences, at, args.in.v, args.in.vectors, args.records),
         outputs(args.o, args.vectors, args.in.V, at),
+        gates(args.in, at.walk, at.head),
         boxed(boxes.valid && tokens_are_box(at.walk, /*whole=*/false, source.packed)),
         key_head(source.key_head),
         first(source.template place<64>(0)),
         first_row(at.row(0)),
-        row_step(at.value_heads) {}
+        row_step(at.value_heads),
+        chunks(static_cast<int>(at.chunks)),
+        next_item(next_item) {}
+
+  __device__ __forceinline__ int tokens_of(int number) const {
+    return static_cast<int>(min(int64_t{64}, source.walk.length - int64_t{64} * number));
+  }
 };
 
 // What makes records has for itself, behind the places of records.
@@ -89,16 +101,18 @@ struct RecordingMemory {
   float L[kChunk * kStride];
   Turn turns[2];
   uint64_t arrivals[Tiles::kStages + 1];  // an even number
-  unsigned char ways_at[DeltaLayout::kRecordingWaysBytes];
+  static constexpr int kWays = DeltaLayout::kRecordingWays;
+  unsigned char ways_at[kWays][DeltaLayout::kRecordingWaysBytes];
 
   static __device__ __forceinline__ RecordingMemory& get() {
     return *reinterpret_cast<RecordingMemory*>(Tiles::records() + 2 * Tiles::kRecordBytes);
   }
-  // Of the item: there are no registers for them.
-  __device__ __forceinline__ RecordingWays<T>& ways() {
-    static_assert(sizeof(RecordingWays<T>) <= sizeof(ways_at) &&
+  // Of an item, of the one before it, whose last outputs leave, and of the next one: there are no registers for them. A fourth place,
+  // so that nobody reads what is written.
+  __device__ __forceinline__ RecordingWays<T>& ways(int place) {
+    static_assert(sizeof(RecordingWays<T>) <= sizeof(ways_at[0]) &&
                   std::is_trivially_copyable_v<RecordingWays<T>>);
-    return *reinterpret_cast<RecordingWays<T>*>(ways_at);
+    return *reinterpret_cast<RecordingWays<T>*>(ways_at[place]);
   }
 };
 
@@ -150,6 +164,15 @@ struct GroupRecordingScan {
   using Memory = RecordingMemory<T, Tiles>;
   static constexpr int kChunk = Tiles::kChunk, kDepth = kChunk / 16, kStages = Tiles::kStages;
   using Item = DeltaScanItem<kChunk>;
+  // The preparer's. Read anew wherever something depends on it: the compiler would keep what follows from it, in registers that
+  // there are none of.
+  static __device__ __forceinline__ int own_thread() {
+    return static_cast<int>(read_thread() % kGroup);
+  }
+  struct Senders : GroupSenders<kGroup, 32> {
+    static __device__ __forceinline__ int thread() { return own_thread(); }
+    static __device__ __forceinline__ bool asks() { return thread() == Senders::kAsking; }
+  };
   // Of a thread; all four groups have those of a multiprocessor.
   static constexpr int kChainRegisters = kKeys == 64 ? 160 : 192;
   static constexpr int kRecordRegisters = 256 - kChainRegisters;
@@ -169,35 +192,43 @@ struct GroupRecordingScan {
   const GroupScanBoxes& boxes;
   const GroupLanes lanes = {};
 
+  // Places of ways, in turn.
+  static __device__ __forceinline__ int behind(int place) { return (place + 1) % Memory::kWays; }
+  static __device__ __forceinline__ int before(int place) {
+    return (place + Memory::kWays - 1) % Memory::kWays;
+  }
   static __device__ __forceinline__ int next_of(int stage) {
     return stage + 1 == kStages ? 0 : stage + 1;
   }
 
   // ---- The preparer ----
 
-  // done: chunks of items before.
-  __device__ __forceinline__ void prepare(const Item& at, TokenArrivals& arrivals,
-                                          int& done) const {
+  // Chunk after chunk, whichever item they belong to: the next item's first tokens come while the last chunk of the one before it is
+  // under way.
+  __device__ __forceinline__ void prepare(TokenArrivals& arrivals) const {
     const auto meet = [] { barrier_wait(kOfPreparer, kGroup); };
     Memory& memory = Memory::get();
-    const int own_thread = threadIdx.x % kGroup, warp = uniform(own_thread / 32);
-    const int chunks = static_cast<int>(at.chunks), step = kChunk * at.walk.step;
+    const int warp = uniform(own_thread() / 32);
+    RecordGates<T, kChunk> gates(args.in);
+    const int step = args.sequences.reverse ? -1 : 1;
+    int stage = 0, done = 0, place = 0;
+    int number = 0, chunks = memory.ways(place).chunks;  // of the item
+    // The chunk before.
+    const auto send_before = [&] {
+      const RecordingWays<T>& ways = memory.ways(number > 0 ? place : before(place));
+      send(ways, stage > 0 ? stage - 1 : kStages - 1, (done + 1) % 2,
+           (number > 0 ? number : ways.chunks) - 1);
+    };
     if (chunks == 0) return;
-    if (own_thread == 0) memory.ways() = RecordingWays<T>(args, boxes, at);
-    meet();
-    const int last_tokens = static_cast<int>(at.walk.length - int64_t{kChunk} * (chunks - 1));
-    const auto tokens_of = [&](int number) { return number + 1 < chunks ? kChunk : last_tokens; };
-    for (int number = 0; number < min(chunks, kStages); ++number)
-      fetch(memory.ways(), number, number, arrivals);
-    RecordGates<T, kChunk> gates(args.in, DeltaChunk(at.walk, 0, kChunk), at.head, own_thread);
-    int stage = 0, before = kStages - 1;  // of the chunk and of the one in front of it
+    gates.ask(memory.ways(place).gates, 0, memory.ways(place).tokens_of(0), step, own_thread());
+    fetch(memory.ways(place), stage, number, arrivals);
 #pragma unroll 1
-    for (int number = 0; number < chunks; ++number) {
-      const int which = (done + number) % 2;
+    for (; chunks > 0; ++done) {
+      const int which = done % 2;
       const Tiles tile(stage, which);
       auto& turn = memory.turns[which];
       // Addresses are found anew for every chunk: there are no registers to keep them.
-      const int thread = in_register(own_thread);
+      const int thread = own_thread();
       if constexpr (kHasBulkCopies)
         arrivals.wait(stage);
       else
@@ -207,36 +238,44 @@ struct GroupRecordingScan {
       group_multiply<kColumns, kColumns, kKeys>(qk, GroupOperand<T>{tile.q},
                                                 GroupOperand<T>{tile.k}, false);
       group_commit();
-      gates.keep(turn.gates, thread);
+      gates.keep(turn.gates, memory.ways(place).source.head,
+                 number + 1 < chunks ? kChunk : memory.ways(place).tokens_of(number), thread);
       turn.decays.fill(turn.gates, thread);
       norm_factors<T, kKeys>(tile.k, args.in.norm, turn.factor_k, thread);
       norm_factors<T, kKeys>(tile.q, args.in.norm, turn.factor_q, thread);
-      if (thread == MovingGroup::kAsking) wait_sent();
+      if (thread == Senders::kAsking) wait_sent();
       barrier_arrive(kPrepared + which, 2 * kGroup);
       barrier_wait(kRead + which, 2 * kGroup);  // and all of the group have come so far
       // Into the stage whose outputs have left.
-      if (number >= 2 && number + 1 < chunks)
-        fetch(memory.ways(), next_of(stage), number + 1, arrivals);
-      if (number + 1 < chunks) gates.ask_further(step, gates.place(thread) < tokens_of(number + 1));
+      const bool ends = number + 1 == chunks;
+      const RecordingWays<T>& next = memory.ways(ends ? behind(place) : place);
+      if (!ends || next.chunks > 0) {
+        const int next_number = ends ? 0 : number + 1;
+        fetch(next, next_of(stage), next_number, arrivals);
+        gates.ask(next.gates, kChunk * next_number,
+                  number + 2 < chunks ? kChunk : next.tokens_of(next_number), step, own_thread());
+      }
       group_wait<0>(qk);
+      const auto& made = memory.turns[in_register(which)];  // the same, found anew
       const SumsOfBlocks sums(qk, warp);
       float of_p[2];
       for_each_pair(
-          RowOfBlocks{warp, in_register(thread % 32)}, turn.decays, turn.factor_k,
-          [&](int r, int i) { of_p[r] = args.in.scale * turn.factor_q[i]; },
+          RowOfBlocks{warp, own_thread() % 32}, made.decays, made.factor_k,
+          [&](int r, int i) { of_p[r] = args.in.scale * made.factor_q[i]; },
           [&](int n, int half, int r, int i, int j, float row, float2 column) {
             store_p(tile.P, i, j, of_p[r] * row, column, sums.of(n, half, 2 * r));
           });
       group_publish();
       barrier_arrive(kRecorded + which, kRecordedThreads);
-      if (number > 0) send(memory.ways(), before, 1 - which, number - 1);
-      before = stage;
+      if (done > 0) send_before();
       stage = next_of(stage);
+      if (++number < chunks) continue;
+      place = behind(place);
+      number = 0;
+      chunks = memory.ways(place).chunks;
     }
-    done += chunks;
-    send(memory.ways(), before, (done - 1) % 2, chunks - 1);
-    wait_senders<MovingGroup>();
-    meet();
+    send_before();
+    wait_senders<Senders>();
   }
   // What one thread does for boxes is short, and not GroupScanSource's: the rest of the group waits for it.
   __device__ __forceinline__ void fetch(const RecordingWays<T>& ways, int stage, int number,
@@ -244,7 +283,7 @@ struct GroupRecordingScan {
     constexpr int kKeyPanels = kKeys / 64, kValuePanels = Tiles::kValues / 64;
     const Tiles to(stage, 0);
     if (ways.boxed) {
-      if (threadIdx.x % kGroup == 0) {
+      if (own_thread() == 0) {
         const unsigned barrier = arrivals.barrier(stage);
         arrivals.expect(0, stage, (2 * kKeyPanels + kValuePanels) * kPanelBytes);
         BoxPlace place = ways.first;
@@ -263,8 +302,8 @@ struct GroupRecordingScan {
       }
     } else {
       const GroupScanSource<T>& from = ways.source;
-      const typename GroupScanSource<T>::template Copies<TokenArrivals> copies(from, number, boxes,
-                                                                               arrivals, stage);
+      const typename GroupScanSource<T>::template Copies<TokenArrivals> copies(
+          from, number, boxes, arrivals, stage, own_thread());
       copies.expect(0, 2 * kKeyPanels + kValuePanels);
       copies.template keys<kKeys>(to.k, boxes.k, from.k, from.k_step);
       copies.template keys<kKeys>(to.q, boxes.q, from.q, from.q_step);
@@ -282,16 +321,16 @@ struct GroupRecordingScan {
       const int64_t row = ways.first_row + int64_t{1} * number * ways.row_step;
       auto* const to = reinterpret_cast<std::byte*>(delta_record<T>(args.records, row, kChunk).A);
       if constexpr (kHasBulkCopies) {
-        if (MovingGroup::asks()) send_bulk(to, from.A.data, kBytes);
+        if (Senders::asks()) send_bulk(to, from.A.data, kBytes);
       } else {
-        for (int i = MovingGroup::thread(); i < kBytes / 16; i += kGroup)
+        for (int i = Senders::thread(); i < kBytes / 16; i += kGroup)
           reinterpret_cast<uint4*>(to)[i] = reinterpret_cast<const uint4*>(from.A.data)[i];
       }
     }
     if (!ways.boxed)
-      return ways.outputs.template send<MovingGroup, Tiles::kValues>(number, from.v, ways.source,
-                                                                     boxes);
-    if (!MovingGroup::asks()) return;
+      return ways.outputs.template send<Senders, Tiles::kValues>(number, from.v, ways.source,
+                                                                 boxes);
+    if (!Senders::asks()) return;
     BoxPlace place = ways.first;
     place.token += kChunk * number;
     for_each_panel<Tiles::kValues / 64>(
@@ -309,17 +348,30 @@ struct GroupRecordingScan {
 
   // ---- The inverter ----
 
-  __device__ __forceinline__ void invert(const Item& at, TokenArrivals& arrivals, int& done) const {
+  // The next item from a number on that has chunks; no chunks: there is none.
+  __device__ __forceinline__ void find_item(RecordingWays<T>& ways, int64_t item) const {
+    for (; item < args.cut.items; item += gridDim.x) {
+      const Item at(item, args.cut, args.sequences, args.segments, args.in.value_heads, args.in.V,
+                    kKeys);
+      if (!at.exists || at.chunks == 0) continue;
+      ways = RecordingWays<T>(args, boxes, at, item + gridDim.x);
+      return;
+    }
+    ways.chunks = 0;
+  }
+  // Finds the items, too, one ahead of the chunk that it is at. Returns how many chunks there were.
+  __device__ __forceinline__ int invert(TokenArrivals& arrivals) const {
     constexpr int kNumberPieces = std::is_same_v<T, BFloat16> ? 1 : 2;
     const auto meet = [] { barrier_wait(kOfInverter, kGroup); };
     Memory& memory = Memory::get();
     const int warp = uniform(static_cast<int>(threadIdx.x) % kGroup / 32);
-    const int chunks = static_cast<int>(at.chunks);
-    const int last_tokens = static_cast<int>(at.walk.length - int64_t{kChunk} * (chunks - 1));
-    int stage = 0;
+    int stage = 0, done = 0, place = 0;
+    int number = 0, chunks = memory.ways(place).chunks;  // of the item
 #pragma unroll 1
-    for (int number = 0; number < chunks; ++number) {
-      const int which = (done + number) % 2;
+    for (; chunks > 0; ++done) {
+      if (number == 0 && threadIdx.x % kGroup == 0) [[unlikely]]
+        find_item(memory.ways(behind(place)), memory.ways(place).next_item);
+      const int which = done % 2;
       const Tiles tile(stage, which);
       const auto& turn = memory.turns[which];
       barrier_arrive(kRead + which, 2 * kGroup);
@@ -341,20 +393,24 @@ struct GroupRecordingScan {
             store_l<Memory::kStride>(memory.L, i, j, of_l[r] * row, column,
                                      sums.of(n, half, 2 * r));
           });
-      if (done + number >= 2) barrier_wait(kFree + which, kThroughThreads);
+      if (done >= 2) barrier_wait(kFree + which, kThroughThreads);
       __syncwarp();  // a warp's own block
       invert_block<Memory::kStride>(memory.L, tile.A, warp, in_register(lane));
       meet();
       solve_below<kChunk, Memory::kStride, kNumberPieces>(memory.L, tile.A, warp);
       if (warp >= 2)  // has less to solve, or nothing
         store_rows<T, kChunk>({tile.A.data, tile.P.data, tile.rows}, 32 * (warp - 2) + lane,
-                              number + 1 < chunks ? kChunk : last_tokens, args.in.scale, turn.gates,
-                              turn.factor_q, turn.factor_k, turn.decays);
+                              number + 1 < chunks ? kChunk : memory.ways(place).tokens_of(number),
+                              args.in.scale, turn.gates, turn.factor_q, turn.factor_k, turn.decays);
       group_publish();
       barrier_arrive(kRecorded + which, kRecordedThreads);
       stage = next_of(stage);
+      if (++number < chunks) continue;
+      number = 0;
+      place = behind(place);
+      chunks = memory.ways(place).chunks;
     }
-    done += chunks;
+    return done;
   }
   // No barrier is left half met.
   __device__ __forceinline__ void end(int done) const {
@@ -366,9 +422,8 @@ struct GroupRecordingScan {
 
   // No more sums at once than the registers have room for: outputs come behind the state.
   __device__ __forceinline__ void carry(const Item& at, TokenArrivals& arrivals, int& done,
-                                        int chain) const {
+                                        int& stage, int chain) const {
     GroupState<T, kKeys, kStops> state(args, at, at.first_column + 64 * chain);
-    int stage = 0;
 #pragma unroll 1
     for (int number = 0; number < static_cast<int>(at.chunks); ++number, ++done) {
       state.stop_at(number, args, at);
@@ -434,6 +489,7 @@ __global__ void __launch_bounds__(DeltaLayout::kRecordingThreads, 1)
   const Scan scan = {args, boxes};
   typename Scan::TokenArrivals arrivals(Scan::Memory::get().arrivals);
   if (threadIdx.x == 0) arrivals.begin();
+  if (threadIdx.x == kInverter * kGroup) scan.find_item(Scan::Memory::get().ways(0), blockIdx.x);
   // A and P are never written above their diagonals.
   for (int64_t i = threadIdx.x; i < 2 * Tiles::kRecordBytes / 16; i += blockDim.x)
     reinterpret_cast<uint4*>(Tiles::records())[i] = uint4{};
@@ -441,17 +497,17 @@ __global__ void __launch_bounds__(DeltaLayout::kRecordingThreads, 1)
   __syncthreads();
   // The same in a warp; the shuffle says so to the compiler.
   const int group = uniform(static_cast<int>(threadIdx.x) / kGroup);
-  int done = 0;
   if (group == kPreparer) {
     group_gives_registers<Scan::kRecordRegisters>();
-    for_each_scan_item<kKeys>(args, [&](const Item& at) { scan.prepare(at, arrivals, done); });
+    scan.prepare(arrivals);
   } else if (group == kInverter) {
     group_gives_registers<Scan::kRecordRegisters>();
-    for_each_scan_item<kKeys>(args, [&](const Item& at) { scan.invert(at, arrivals, done); });
-    scan.end(done);
+    scan.end(scan.invert(arrivals));
   } else {
     group_takes_registers<Scan::kChainRegisters>();
-    for_each_scan_item<kKeys>(args, [&](const Item& at) { scan.carry(at, arrivals, done, group); });
+    int done = 0, stage = 0;
+    for_each_scan_item<kKeys>(
+        args, [&](const Item& at) { scan.carry(at, arrivals, done, stage, group); });
   }
 }
 

@@ -102,14 +102,47 @@ DeltaKept kept_of(const GatedDeltaRuleProblem& p, const GatedDeltaRuleGpuPlan& p
   return kept;
 }
 
-// Calls run(piece) for a problem's pieces, those of a sequence from the last one to the first. What a piece needs is the
+// Calls run(p, gradients) for the heads of a piece, one after another: problems of their own.
+template <class Run>
+void for_each_heads(const GatedDeltaRuleProblem& p, const GatedDeltaRuleGradients& gradients,
+                    const GatedDeltaRuleGpuPlan& plan, const Run& run) {
+  if (plan.piece.heads == 0) return run(p, gradients);
+  const int64_t heads = p.q.shape[2], group = p.v.shape[2] / heads;
+  for (int64_t first = 0; first < heads; first += plan.piece.heads) {
+    const int64_t count = std::min(plan.piece.heads, heads - first);
+    GatedDeltaRuleProblem part = p;
+    GatedDeltaRuleGradients part_gradients = gradients;
+    for (const auto& [view, dim] :
+         {std::pair{&part.q, 2}, {&part.k, 2}, {&part_gradients.q, 2}, {&part_gradients.k, 2}})
+      *view = part_of(*view, dim, first, count);
+    for (const auto& [view, dim] : {std::pair{&part.v, 2},
+                                    {&part.g, 2},
+                                    {&part.beta, 2},
+                                    {&part.initial_state, 1},
+                                    {&part.inputs.A_log, 0},
+                                    {&part.inputs.dt_bias, 0},
+                                    {&part_gradients.o, 2},
+                                    {&part_gradients.v, 2},
+                                    {&part_gradients.g, 2},
+                                    {&part_gradients.beta, 2},
+                                    {&part_gradients.initial_state, 1},
+                                    {&part_gradients.final_state, 1},
+                                    {&part_gradients.A_log, 0},
+                                    {&part_gradients.dt_bias, 0}})
+      *view = part_of(*view, dim, first * group, count * group);
+    run(part, part_gradients);
+  }
+}
+
+// Calls run(piece) for the pieces of such a problem, those of a sequence from the last one to the first. What a piece needs is the
 // state in front of it, which the forward pass kept, and the gradient of the one behind it, which the piece before it in
 // this order left in the workspace.
 template <class Run>
 void for_each_piece(const GatedDeltaRuleProblem& p, const GatedDeltaRuleGradients& gradients,
                     const GatedDeltaRuleGpuPlan& plan, std::byte* workspace, const Run& run) {
   const DeltaKept kept = kept_of(p, plan, workspace);
-  if (plan.pieces == 1) return run(Piece{p, gradients, plan, kept});
+  if (plan.piece.batch >= p.q.shape[0] && plan.piece.tokens >= p.q.shape[1])
+    return run(Piece{p, gradients, plan, kept});
   const int64_t batch = p.q.shape[0], length = p.q.shape[1];
   const int64_t last_start = (length - 1) / plan.piece.tokens * plan.piece.tokens;
   Piece piece{p, gradients, plan, {}};
@@ -200,24 +233,31 @@ void backward(const GatedDeltaRuleProblem& p, const GatedDeltaRuleGradients& gra
        {&gradients.q, &gradients.k, &gradients.v, &gradients.g, &gradients.beta})
     results.add(*result);
   clear_outside(p, results, workspace, stream);
-  int64_t sums = size_of(p).sequences;  // rows of parameter sums
+  const auto add_sums = [&](const GatedDeltaRuleProblem& of,
+                            const GatedDeltaRuleGradients& its_gradients, int64_t rows) {
+    add_parameter_sums(of, its_gradients, delta_parameter_sums(plan, workspace), rows, stream);
+  };
   if (plan.whole_sequences) {
     launch_delta_sequence_backward(p, gradients, plan, workspace, stream);
-  } else {
-    sums = 0;
-    clear_signals(plan, workspace, stream);
-    for_each_piece(p, gradients, plan, workspace, [&](const Piece& piece) {
-      if (!plan.piece.keeps_records)
-        launch_delta_records(piece.problem, piece.plan, piece.kept, workspace, stream);
-      launch_delta_scan(piece.problem, piece.plan, piece.kept, workspace, stream);
-      launch_delta_reverse_scan(piece.problem, piece.gradients, piece.plan, piece.kept, workspace,
-                                stream);
-      launch_delta_gradients(piece.problem, piece.gradients, piece.plan, piece.kept, workspace,
-                             stream);
-      sums += piece.plan.chunks;
-    });
+    return add_sums(p, gradients, size_of(p).sequences);
   }
-  add_parameter_sums(p, gradients, delta_parameter_sums(plan, workspace), sums, stream);
+  clear_signals(plan, workspace, stream);
+  for_each_heads(
+      p, gradients, plan,
+      [&](const GatedDeltaRuleProblem& of, const GatedDeltaRuleGradients& its_gradients) {
+        int64_t sums = 0;
+        for_each_piece(of, its_gradients, plan, workspace, [&](const Piece& piece) {
+          if (!plan.piece.keeps_records)
+            launch_delta_records(piece.problem, piece.plan, piece.kept, workspace, stream);
+          launch_delta_scan(piece.problem, piece.plan, piece.kept, workspace, stream);
+          launch_delta_reverse_scan(piece.problem, piece.gradients, piece.plan, piece.kept,
+                                    workspace, stream);
+          launch_delta_gradients(piece.problem, piece.gradients, piece.plan, piece.kept, workspace,
+                                 stream);
+          sums += piece.plan.chunks;
+        });
+        add_sums(of, its_gradients, sums);
+      });
 }
 
 }  // namespace linescan

@@ -122,7 +122,6 @@ Subject rule_subject(const BenchOpRequest& request) {
   GatedDeltaRuleOptions options;
   options.qk_l2norm = true;
   options.mode = name_of(size.mode);
-  options.output_final_state = false;
   Subject subject;
   subject.forward = [=] { return std::get<0>(gated_delta_rule(q, k, v, g, beta, options)); };
   subject.inputs = {q, k, v, g, beta};

@@ -812,7 +812,7 @@ TEST(GatedDeltaRuleGpuOperator, GradientsOfKeysThatNobodyWants) {
     }
 }
 
-// Two and four warps that share the state's columns, several parts of V, more value heads than blocks.
+// By every kernel that stores some: on the small device scans of warp groups make their records.
 TEST(GatedDeltaRuleGpuOperator, FinalStatesThatNobodyWants) {
   if (!have_gpu()) GTEST_SKIP() << "no GPU: " << why_no_gpu();
   const Case groups = {.batch = 2,
@@ -820,12 +820,13 @@ TEST(GatedDeltaRuleGpuOperator, FinalStatesThatNobodyWants) {
                        .heads = 1,
                        .value_heads = 2,
                        .K = 40,
-                       .V = 33,
+                       .V = 72,
                        .dtype = kBf16,
                        .mode = Mode::kChunk,
                        .initial = true};
   Case single = groups, deep = groups, sequences = groups, recurrent = groups;
   single.dtype = DType::kFloat32;
+  single.V = deep.V = 33;
   deep.K = 130;
   sequences.value_heads = 1;
   sequences.batch = 4;
@@ -835,6 +836,9 @@ TEST(GatedDeltaRuleGpuOperator, FinalStatesThatNobodyWants) {
     for (const Gpu& gpu : {test_gpu(), small_gpu()}) {
       SCOPED_TRACE(c);
       GatedDeltaRuleSample with(c), without(c);
+      if (c.V == groups.V && c.mode == Mode::kChunk)
+        EXPECT_EQ(plan(size_of(with.problem), false, Pass::kForward, gpu).makes_records,
+                  gpu.multiprocessors == 1);
       run(with, 0xFF, gpu);
       const std::vector<std::byte> untouched = without.final_state.bytes();
       run(without, 0xFF, gpu, {.final_state = false});
@@ -844,6 +848,7 @@ TEST(GatedDeltaRuleGpuOperator, FinalStatesThatNobodyWants) {
     }
 }
 
+// Two and four warps that share the state's columns, several parts of V, more value heads than blocks.
 TEST(GatedDeltaRuleGpuOperator, CutsOfTheStateAgree) {
   if (!have_gpu()) GTEST_SKIP() << "no GPU: " << why_no_gpu();
   for (const Case& c :

@@ -153,6 +153,8 @@ def test_one_upstream_gradient_may_be_missing():
 
 
 def test_a_final_state_that_nobody_wants():
+    import linescan  # once there is a library for it
+
     inputs = rule_inputs()
     wanted = tuple(tensors_of(inputs).values())
     o, state = ops.gated_delta_rule(**inputs)
@@ -164,6 +166,8 @@ def test_a_final_state_that_nobody_wants():
         torch.testing.assert_close(got, expected, rtol=0, atol=0)
     with torch.no_grad():
         assert ops.gated_delta_rule(**inputs, output_final_state=False)[1].numel() == 0
+        assert linescan.gated_delta_rule(**inputs, output_final_state=False)[1] is None
+        torch.testing.assert_close(linescan.gated_delta_rule(**inputs)[1], state, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("layout", ["heads first", "strided", "transposed", "expanded"])

@@ -55,9 +55,8 @@ struct GatedDeltaRuleProblem {
   bool reverse = false;  // from the last token of a sequence to its first
   GatedDeltaRuleMode mode = GatedDeltaRuleMode::kAuto;
 
-  TensorView o;  // T [batch, length, value_heads, V]
-  TensorView
-      final_state;  // P, the shape of initial_state, optional; may be the memory of initial_state
+  TensorView o;            // T [batch, length, value_heads, V]
+  TensorView final_state;  // P, optional, the shape of initial_state, whose memory it may be
 
   // GPUs, optional: float32 [gpu_kept_states(size, packed, gpu_piece(size, packed))], contiguous, at a multiple of 16 bytes; filled
   // by a forward pass in chunks and read by the backward pass, which then needs less memory, finds states side by side, and does

@@ -151,7 +151,7 @@ struct DeltaLayout {
   }
   // Those that make records themselves: two groups carry the states of 128 columns, and leave outputs where v was; one makes A and
   // rows of a record, one everything else, and moves data. Stages of k, q and v; records of two chunks; L; of two chunks decays, gates,
-  // betas and factors of norms; where copies arrive, where tokens come from and go to.
+  // betas and factors of norms; where copies arrive; of several walks in turn, where tokens come from and go to.
   static constexpr int kRecordingThreads = 512, kRecordingStages = 3;
   static constexpr int kRecordingWays = 4, kRecordingWaysBytes = 224;
   constexpr int64_t recording_stage_bytes() const {

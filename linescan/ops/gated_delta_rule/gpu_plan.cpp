@@ -36,8 +36,8 @@ constexpr int64_t kWalkingWarps = 4;
 constexpr int64_t kWalkingBlocks = 2;
 
 // A block of a scan that makes records prepares one walk's first chunks while another's last ones are under way. Equal walks of up to
-// so many chunks are dealt out ahead, as many to each block as a multiprocessor gets; longer ones gain less by that than by going
-// to whichever multiprocessor is first. Packed walks may differ: blocks are so many times what works at once, if walks are enough, and
+// so many chunks are dealt out ahead, as many to each block as a multiprocessor gets; longer ones, which by count would gain less than
+// 3 %, have a block each. Packed walks may differ: blocks are so many times what works at once, if walks are enough, and
 // have no more of them than these.
 constexpr int64_t kDealtChunks = 64, kRecordingWaves = 8, kRecordingWalks = 16;
 

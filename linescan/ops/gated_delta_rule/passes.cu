@@ -112,9 +112,8 @@ void for_each_heads(const GatedDeltaRuleProblem& p, const GatedDeltaRuleGradient
     const int64_t count = std::min(plan.piece.heads, heads - first);
     GatedDeltaRuleProblem part = p;
     GatedDeltaRuleGradients part_gradients = gradients;
-    for (const auto& [view, dim] :
-         {std::pair{&part.q, 2}, {&part.k, 2}, {&part_gradients.q, 2}, {&part_gradients.k, 2}})
-      *view = part_of(*view, dim, first, count);
+    for (TensorView* view : {&part.q, &part.k, &part_gradients.q, &part_gradients.k})
+      *view = part_of(*view, 2, first, count);
     for (const auto& [view, dim] : {std::pair{&part.v, 2},
                                     {&part.g, 2},
                                     {&part.beta, 2},

@@ -19,6 +19,10 @@ class GpuScans {
   virtual void forward(const Ss2dProblem& problem, const at::Tensor& on) = 0;
   virtual void backward(const Ss2dProblem& problem, const Ss2dGradients& gradients,
                         const at::Tensor& on) = 0;
+  // With that plan for the device, of one tile.
+  virtual void backward(const Ss2dProblem& problem, const Ss2dGradients& gradients,
+                        const Ss2dGpuPlan& plan, const Ss2dProjectionSlices& slices,
+                        const at::Tensor& on) = 0;
 };
 
 // The plugin's. Throws Unsupported before load_cuda_operators() has succeeded.

@@ -20,8 +20,9 @@
 #include "linescan/binding/cpu_plan.h"
 #include "linescan/binding/gpu_scans.h"
 #include "linescan/binding/ss2d_by_scans.h"
+#include "linescan/binding/ss2d_call.h"
+#include "linescan/binding/ss2d_projected.h"
 #include "linescan/binding/tensors.h"
-#include "linescan/device/gpu.h"
 #include "linescan/ops/ss2d/ss2d.h"
 
 namespace linescan {
@@ -29,7 +30,6 @@ namespace linescan {
 using at::Tensor;
 using OptionalTensor = std::optional<Tensor>;
 using OutAndStates = std::tuple<Tensor, Tensor>;
-using Gradients6 = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
 
 // ---- Schema ------------------------------------------------------------------------------------
 
@@ -57,53 +57,7 @@ TORCH_LIBRARY_FRAGMENT(linescan, m) {
 
 namespace {
 
-constexpr std::string_view kName = "ss2d";
-
-// ---- Tensors to problem ------------------------------------------------------------------------
-
-// The operator wants rows that follow each other; anything else is made contiguous, once.
-Tensor with_even_rows(const Tensor& plane) {
-  if (plane.dim() != 4 || plane.size(2) <= 1 || plane.stride(2) == plane.size(3) * plane.stride(3))
-    return plane;
-  return plane.contiguous(plane.suggest_memory_format());
-}
-
-// The tensors of a call, kept alive beside the views on them.
-struct Call {
-  Tensor x, projection, dt_weight, dt_bias, A_log, D;
-  std::vector<int64_t> routes;
-  Ss2dProblem problem;
-
-  Call(const Tensor& x_in, const Tensor& projection_in, const Tensor& dt_weight_in,
-       const Tensor& dt_bias_in, const Tensor& A_log_in, const Tensor& D_in,
-       at::IntArrayRef routes_in)
-      : x(with_even_rows(x_in)),
-        projection(projection_in.contiguous()),
-        dt_weight(dt_weight_in.contiguous()),
-        dt_bias(dt_bias_in.contiguous()),
-        A_log(A_log_in.contiguous()),
-        D(D_in.contiguous()),
-        routes(routes_in.begin(), routes_in.end()) {
-    const auto view = [&](const char* argument, const Tensor& tensor) {
-      expect_device(kName, argument, tensor, x.device());
-      return view_of(kName, argument, tensor);
-    };
-    problem.x = view("x", x);
-    problem.projection = view("projection", projection);
-    problem.dt_weight = view("dt_proj_weight", dt_weight);
-    problem.dt_bias = view("dt_proj_bias", dt_bias);
-    problem.A_log = view("A_log", A_log);
-    problem.D = view("D", D);
-    problem.routes = routes.data();
-    problem.route_count = static_cast<int64_t>(routes.size());
-    check(problem);
-  }
-};
-
-void check_gradient(const Tensor& grad_out, const Tensor& states, const Tensor& x) {
-  expect_devices(kName, x.device(), {{"grad_out", grad_out}, {"states", states}});
-  expect_sizes(kName, "grad_out", grad_out, x.sizes());
-}
+constexpr std::string_view kName = Ss2dCall::kName;
 
 void run_forward(const Ss2dProblem& problem, const Tensor& x) {
   if (x.is_cuda()) return gpu_scans().forward(problem, x);
@@ -116,57 +70,21 @@ void run_backward(const Ss2dProblem& problem, const Ss2dGradients& gradients, co
                 [&](const auto&... how) { backward(problem, gradients, how...); });
 }
 
-bool by_scans(const Call& call) {
-  return call.x.is_cuda() && scans_pay(call.problem, gpus().at(call.x.device().index()));
-}
-
-// What the forward pass keeps for the backward pass on GPUs; nothing if it is not to keep.
-Tensor empty_states(const Tensor& x, const Tensor& dt_weight, const Tensor& A_log,
-                    at::IntArrayRef routes, bool keep) {
-  if (!keep) return at::empty({0}, A_log.options());
-  const auto known = [](const c10::SymInt& number) {
-    return number.guard_int(__FILE__, __LINE__);  // while tracing: this size only
-  };
-  const Ss2dSize size = {.batch = known(x.sym_size(0)),
-                         .channels = known(x.sym_size(1)),
-                         .height = known(x.sym_size(2)),
-                         .width = known(x.sym_size(3)),
-                         .states = known(A_log.sym_size(1)),
-                         .rank = known(dt_weight.sym_size(2)),
-                         .routes = static_cast<int64_t>(routes.size()),
-                         .dtype = dtype_of(x.scalar_type()).value_or(DType::kFloat32),
-                         .channels_last = known(x.sym_stride(1)) == 1 || known(x.sym_size(1)) == 1};
-  return at::empty({gpu_kept_states(size)}, A_log.options());
-}
-
-void use_states(Call& call, const Tensor& states) {
-  if (states.numel() > 0) call.problem.states = view_of(kName, "states", states);
-}
-
 OutAndStates scan_device(const Tensor& x, const Tensor& projection, const Tensor& dt_weight,
                          const Tensor& dt_bias, const Tensor& A_log, const Tensor& D,
                          at::IntArrayRef routes, std::optional<at::ScalarType> out_dtype,
                          bool keep_states, const OptionalTensor&) {
-  Call call(x, projection, dt_weight, dt_bias, A_log, D, routes);
-  if (by_scans(call))
+  Ss2dCall call(x, projection, dt_weight, dt_bias, A_log, D, routes);
+  if (call.by_scans())
     return {ss2d_by_scans(call.x, call.projection, call.dt_weight, call.dt_bias, call.A_log, call.D,
                           routes, out_dtype.value_or(x.scalar_type())),
             empty_states(call.x, call.dt_weight, A_log, routes, keep_states)};
   const Tensor out = empty_as(call.x, out_dtype.value_or(x.scalar_type()));
   const Tensor states = empty_states(call.x, call.dt_weight, A_log, routes, keep_states);
   call.problem.out = view_of(kName, "out", out);
-  use_states(call, states);
+  call.use_states(states);
   run_forward(call.problem, x);
   return {out, states};
-}
-
-Gradients6 empty_gradients(const Tensor& x, const Tensor& projection, const Tensor& dt_weight,
-                           const Tensor& dt_bias, const Tensor& A_log, const Tensor& D) {
-  const auto contiguous = [](const Tensor& tensor) {
-    return at::empty_symint(tensor.sym_sizes(), tensor.options());
-  };
-  return {empty_as(x, x.scalar_type()), contiguous(projection), contiguous(dt_weight),
-          contiguous(dt_bias),          contiguous(A_log),      contiguous(D)};
 }
 
 void check_projection_weight(const OptionalTensor& weight, const Tensor& x,
@@ -190,29 +108,25 @@ void add_projection_gradient(Tensor& gx, const Tensor& gprojection, const Option
   }
 }
 
-Gradients6 scan_backward_device(const Tensor& grad_out, const Tensor& states, const Tensor& x,
-                                const Tensor& projection, const Tensor& dt_weight,
-                                const Tensor& dt_bias, const Tensor& A_log, const Tensor& D,
-                                at::IntArrayRef routes, const OptionalTensor& projection_weight) {
-  Call call(x, projection, dt_weight, dt_bias, A_log, D, routes);
-  check_gradient(grad_out, states, x);
+Ss2dTensors6 scan_backward_device(const Tensor& grad_out, const Tensor& states, const Tensor& x,
+                                  const Tensor& projection, const Tensor& dt_weight,
+                                  const Tensor& dt_bias, const Tensor& A_log, const Tensor& D,
+                                  at::IntArrayRef routes, const OptionalTensor& projection_weight) {
+  Ss2dCall call(x, projection, dt_weight, dt_bias, A_log, D, routes);
+  check_ss2d_gradient(grad_out, states, x);
   check_projection_weight(projection_weight, x, projection);
-  if (by_scans(call)) {
+  if (call.by_scans()) {
     auto results = ss2d_by_scans_backward(grad_out, call.x, call.projection, call.dt_weight,
                                           call.dt_bias, call.A_log, call.D, routes);
     add_projection_gradient(std::get<0>(results), std::get<1>(results), projection_weight);
     return results;
   }
-  use_states(call, states);
-  const Tensor upstream = with_even_rows(grad_out);
-  auto results = empty_gradients(call.x, projection, dt_weight, dt_bias, A_log, D);
-  auto& [gx, gprojection, gdt_weight, gdt_bias, gA_log, gD] = results;
-  const auto view = [](const Tensor& tensor) { return view_of(kName, "gradient", tensor); };
-  const Ss2dGradients gradients{view(upstream), view(gx),     view(gprojection), view(gdt_weight),
-                                view(gdt_bias), view(gA_log), view(gD)};
-  run_backward(call.problem, gradients, x);
+  call.use_states(states);
+  Ss2dNewGradients gradients(grad_out, call, empty_rows(projection));
+  run_backward(call.problem, gradients.views, x);
+  auto& [gx, gprojection, gdt_weight, gdt_bias, gA_log, gD] = gradients.results;
   add_projection_gradient(gx, gprojection, projection_weight);
-  return results;
+  return gradients.results;
 }
 
 // ---- Meta: shapes without data, for torch.compile ------------------------------------------------
@@ -222,21 +136,22 @@ OutAndStates scan_meta(const Tensor& x, const Tensor& projection, const Tensor& 
                        at::IntArrayRef routes, std::optional<at::ScalarType> out_dtype,
                        bool keep_states, const OptionalTensor&) {
   if (sizes_known({x, projection, dt_weight, dt_bias, A_log, D}))
-    Call(x, projection, dt_weight, dt_bias, A_log, D, routes);
+    Ss2dCall(x, projection, dt_weight, dt_bias, A_log, D, routes);
   return {empty_as(x, out_dtype.value_or(x.scalar_type())),
           empty_states(x, dt_weight, A_log, routes, keep_states)};
 }
 
-Gradients6 scan_backward_meta(const Tensor& grad_out, const Tensor& states, const Tensor& x,
-                              const Tensor& projection, const Tensor& dt_weight,
-                              const Tensor& dt_bias, const Tensor& A_log, const Tensor& D,
-                              at::IntArrayRef routes, const OptionalTensor& projection_weight) {
+Ss2dTensors6 scan_backward_meta(const Tensor& grad_out, const Tensor& states, const Tensor& x,
+                                const Tensor& projection, const Tensor& dt_weight,
+                                const Tensor& dt_bias, const Tensor& A_log, const Tensor& D,
+                                at::IntArrayRef routes, const OptionalTensor& projection_weight) {
   if (sizes_known({grad_out, states, x, projection, dt_weight, dt_bias, A_log, D})) {
-    Call(x, projection, dt_weight, dt_bias, A_log, D, routes);
-    check_gradient(grad_out, states, x);
+    Ss2dCall(x, projection, dt_weight, dt_bias, A_log, D, routes);
+    check_ss2d_gradient(grad_out, states, x);
     check_projection_weight(projection_weight, x, projection);
   }
-  return empty_gradients(x, projection, dt_weight, dt_bias, A_log, D);
+  return {empty_as(x, x.scalar_type()), empty_rows(projection), empty_rows(dt_weight),
+          empty_rows(dt_bias),          empty_rows(A_log),      empty_rows(D)};
 }
 
 // ---- Autograd ----------------------------------------------------------------------------------
@@ -332,6 +247,11 @@ Tensor ss2d_composite(const Tensor& x, const Tensor& x_proj_weight,
                                   ? OptionalTensor(x_proj_bias->flatten().to(x.scalar_type()))
                                   : std::nullopt;
   const Tensor rows = x.flatten(2).transpose(1, 2);  // [batch, pixels, channels]
+  // States are kept where the backward pass wants them: on GPUs, if there will be one.
+  const bool keep_states =
+      x.is_cuda() && is_differentiated({weight, or_undefined(bias), x, dt_weight});
+  if (keep_states && rows.is_contiguous() && projects_again(x, dt_weight, A_log, routes))
+    return ss2d_scan_projected(x, weight, bias, dt_weight, dt_bias, A_log, D, routes, out_dtype);
   // The scan's backward pass adds the projection's part of x's gradient where it has the rest.
   const bool adds_up = rows.is_contiguous() && is_differentiated({x});
   Tensor projection;
@@ -342,8 +262,6 @@ Tensor ss2d_composite(const Tensor& x, const Tensor& x_proj_weight,
                                    {x.sym_size(0), weight.sym_size(1), weight.sym_size(0)}));
     if (bias) projection = projection + *bias;
   }
-  // States are kept where the backward pass wants them: on GPUs, if there will be one.
-  const bool keep_states = x.is_cuda() && is_differentiated({projection, x, dt_weight});
   return std::get<0>(scan_op().call(x, projection, dt_weight, dt_bias, A_log, D, routes, out_dtype,
                                     keep_states,
                                     adds_up ? OptionalTensor(weight.detach()) : std::nullopt));

@@ -19,8 +19,35 @@ using Sample = Ss2dSample;
 
 // `slice`: images of a launch, twice as many where states cross tiles; 0: as planned. as_if_half: by plans that expect a result of
 // x's type.
+// With projections of a slice of the batch at a time, and their gradient in the same place where the plan allows it.
+void backward_by_slices(const Ss2dProblem& problem, const Ss2dGradients& gradients,
+                        const Ss2dGpuPlan& plan, std::byte* workspace) {
+  const Ss2dSize size = size_of(problem);
+  const int64_t image_bytes = size.pixels() * size.routes * size.record() * size_of(size.dtype);
+  GpuWorkspace projection(plan.slice * image_bytes), gprojection(plan.slice * image_bytes);
+  Ss2dProblem of_slice = problem;
+  Ss2dGradients to_slice = gradients;
+  of_slice.projection.data = projection.data();
+  to_slice.projection.data = plan.stores_delta ? gprojection.data() : projection.data();
+  const auto image_of = [&](const TensorView& all, int64_t image) {
+    return static_cast<std::byte*>(all.data) + image * image_bytes;
+  };
+  const Ss2dProjectionSlices slices = {
+      .begin =
+          [&](int64_t first, int64_t images) {
+            copy_on_gpu(of_slice.projection.data, image_of(problem.projection, first),
+                        images * image_bytes);
+          },
+      .end =
+          [&](int64_t first, int64_t images) {
+            copy_on_gpu(image_of(gradients.projection, first), to_slice.projection.data,
+                        images * image_bytes);
+          }};
+  backward(of_slice, to_slice, plan, slices, workspace, GpuStream{});
+}
+
 void run_on_gpu(Sample& sample, const Gpu& gpu = test_gpu(), bool keep_states = false,
-                int64_t slice = 0, bool as_if_half = false) {
+                int64_t slice = 0, bool as_if_half = false, bool projected_again = false) {
   check(sample.problem);
   check_gpu(sample.problem);
   GpuTensors tensors;
@@ -51,7 +78,11 @@ void run_on_gpu(Sample& sample, const Gpu& gpu = test_gpu(), bool keep_states = 
   forward(problem, ahead, forward_workspace.data(), GpuStream{});
   const Ss2dGpuPlan back = planned(Pass::kBackward);
   GpuWorkspace backward_workspace(back.workspace_bytes);
-  backward(problem, gradients, back, backward_workspace.data(), GpuStream{});
+  if (!projected_again) {
+    backward(problem, gradients, back, backward_workspace.data(), GpuStream{});
+  } else {
+    backward_by_slices(problem, gradients, back, backward_workspace.data());
+  }
   tensors.bring_back();
 }
 
@@ -92,10 +123,13 @@ class Ss2dGpu : public ::testing::TestWithParam<Case> {
     Sample sample(GetParam());
     if (keep_states && gpu_kept_states(size_of(sample.problem)) == 0) return;
     run_on_gpu(sample, gpu, keep_states);
+    const bool rounded_states = gpu_keeps_halves(size_of(sample.problem));
     const auto judged = [&](double bound, bool rounded_sums) {
       std::vector<NamedVerdict> verdicts = sample.judge(bound);
       std::erase_if(verdicts, [&](const NamedVerdict& v) {
-        return (v.name == "grad_projection" || v.name == "grad_dt_proj_weight") != rounded_sums;
+        const bool sums = v.name == "grad_projection" || v.name == "grad_dt_proj_weight";
+        const bool of_states = v.name == "grad_A_log" || v.name == "grad_dt_proj_bias";
+        return (sums || (of_states && rounded_states)) != rounded_sums;
       });
       return verdicts;
     };
@@ -582,6 +616,33 @@ TEST(Ss2dGpuOperator, SlicesOfTheBatchGiveTheSameBits) {
     EXPECT_EQ(whole.gx.bytes(), sliced.gx.bytes());
     EXPECT_EQ(whole.gprojection.bytes(), sliced.gprojection.bytes());
   }
+}
+
+// Of several states, whose backward pass may have projections of a slice at a time: on chip and by stored products, and by the
+// general kernels.
+TEST(Ss2dGpuOperator, ProjectionsOfSlicesGiveTheSameBits) {
+  if (!have_gpu()) GTEST_SKIP() << "no GPU: " << why_no_gpu();
+  for (const int64_t rank : {6, 12})
+    for (const int misalign : {0, 1})
+      for (const int64_t slice : {1, 2, 5}) {
+        const Case c{.batch = 5,
+                     .channels = 24,
+                     .height = 7,
+                     .width = 14,
+                     .states = 4,
+                     .rank = rank,
+                     .dtype = DType::kBFloat16,
+                     .misalign = misalign};
+        SCOPED_TRACE(::testing::Message() << c << " misalign " << misalign << " slice " << slice);
+        Sample whole(c), sliced(c);
+        run_on_gpu(whole, test_gpu(), true, slice);
+        run_on_gpu(sliced, test_gpu(), true, slice, false, true);
+        EXPECT_EQ(whole.gx.bytes(), sliced.gx.bytes());
+        EXPECT_EQ(whole.gprojection.bytes(), sliced.gprojection.bytes());
+        EXPECT_EQ(whole.gdt_weight.bytes(), sliced.gdt_weight.bytes());
+        EXPECT_EQ(whole.gA_log.bytes(), sliced.gA_log.bytes());
+        expect_passed(sliced.judge(ss2d_rounded_bound(c.dtype)));
+      }
 }
 
 // Parameters' gradients are added up slice by slice: with delta's gradient multiplied on the chip and stored, by

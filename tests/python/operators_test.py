@@ -334,6 +334,8 @@ def test_opcheck():
     projection = uniform(2, 12, 4 * 6)
     scan = (planes[0], projection, *planes[3:])
     torch.library.opcheck(ops.ss2d_scan.default, scan)
+    weight, bias = (leaf.detach().flatten(0, 1).requires_grad_() for leaf in planes[1:3])
+    torch.library.opcheck(ops.ss2d_scan_projected.default, (planes[0], weight, bias, *planes[3:]))
     step = scan_inputs(length=1, requires_grad=False)
     state = step.pop("initial_state")
     step = {k: v[..., 0] if k in ("u", "delta", "z", "B", "C") else v for k, v in step.items()}
@@ -471,6 +473,58 @@ def test_ss2d_backward_adds_the_gradient_of_the_projection():
         ops.ss2d_scan_backward(*given, weight.t())
     turned, *_ = ops.ss2d_scan_backward(gradient, none, x.contiguous(), *given[3:], weight)
     torch.testing.assert_close(turned, both)
+
+
+@pytest.mark.parametrize("with_bias", [True, False])
+@pytest.mark.parametrize("layout", [torch.channels_last, torch.contiguous_format])
+def test_a_scan_with_its_projection_is_ss2d(with_bias, layout):
+    x, weight, bias, *rest = ss2d_inputs(bias=with_bias)
+    x = x.detach().contiguous(memory_format=layout).requires_grad_()
+    wanted = [leaf for leaf in (x, weight, bias, *rest[:4]) if leaf is not None]
+    whole = ops.ss2d(x, weight, bias, *rest)
+    out, _ = ops.ss2d_scan_projected(x, weight.flatten(0, 1), bias.flatten() if with_bias else None,
+                                     *rest)
+    torch.testing.assert_close(out, whole)
+    upstream = torch.rand_like(out)
+    torch.testing.assert_close(torch.autograd.grad(out, wanted, upstream),
+                               torch.autograd.grad(whole, wanted, upstream))
+    with pytest.raises(RuntimeError, match="ss2d: projection_weight has shape"):
+        ops.ss2d_scan_projected(x, weight.flatten(0, 1)[:, 1:], None, *rest)
+    with pytest.raises(RuntimeError, match="ss2d: projection_weight has 3 dimensions"):
+        ops.ss2d_scan_projected(x, weight, None, *rest)
+
+
+# Slices of the batch, whose gradients of the projection's parameters add up; up to eight dts and more.
+@pytest.mark.skipif(not HAS_CUDA, reason="no GPU")
+@pytest.mark.parametrize("rank", [6, 12])
+@pytest.mark.parametrize("with_bias", [True, False])
+def test_several_states_do_without_a_projection_that_is_kept(rank, with_bias):
+    batch, channels, side, states = 96, 96, 56, 4
+    *given, routes = ss2d_inputs(batch=batch, channels=channels, height=side, width=side,
+                                 states=states, rank=rank, dtype=torch.bfloat16, bias=with_bias,
+                                 requires_grad=False)
+    given = [one if one is None else one.cuda() for one in given]
+    given[0] = given[0].contiguous(memory_format=torch.channels_last)
+    given[3] = given[3].bfloat16()
+    leaves = [one if one is None else one.requires_grad_() for one in given]
+    wanted = [leaf for leaf in leaves if leaf is not None]
+    projection_bytes = batch * side * side * 4 * (rank + 2 * states) * 2
+    kept_bytes = batch * 4 * channels * (side * side // 28) * states * 2
+
+    before = torch.cuda.memory_allocated()
+    out = ops.ss2d(*leaves, routes)
+    assert torch.cuda.memory_allocated() - before < out.nbytes + kept_bytes + projection_bytes // 4
+    upstream = torch.randn_like(out)
+    gradients = torch.autograd.grad(out, wanted, upstream)
+
+    x, weight, bias, *rest = leaves
+    rows = x.flatten(2).transpose(1, 2)
+    projection = rows @ weight.flatten(0, 1).t() + (bias.flatten() if with_bias else 0)
+    expected_out = ops.ss2d_scan(x, projection, *rest, routes)[0]
+    assert torch.equal(out, expected_out) or with_bias  # the sum with the bias is rounded twice here
+    for got, expected in zip(gradients, torch.autograd.grad(expected_out, wanted, upstream)):
+        scale = expected.abs().max().item()
+        torch.testing.assert_close(got.float(), expected.float(), rtol=0.02, atol=0.01 * scale)
 
 
 def test_ss2d_names_what_does_not_fit():

@@ -6,6 +6,7 @@
 #include <cuda_runtime.h>
 #endif
 
+#include <cstring>
 #include <stdexcept>
 #include <utility>
 #include <vector>
@@ -26,6 +27,8 @@ class GpuTensors {
   void bring_back() {}
 };
 using GpuWorkspace = Workspace;
+
+inline void copy_on_gpu(void* to, const void* from, int64_t bytes) { std::memcpy(to, from, bytes); }
 
 #else
 
@@ -80,6 +83,10 @@ class GpuWorkspace {
  private:
   void* memory_ = nullptr;
 };
+
+inline void copy_on_gpu(void* to, const void* from, int64_t bytes) {
+  expect_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice));
+}
 
 #endif  // LINESCAN_CUDA_ON_CPU
 

@@ -27,20 +27,27 @@ int64_t available_bytes() {
          stats.allocated_bytes[all].current;
 }
 
-// What a pass needs beside what there is: its workspace, and what a forward pass keeps.
-int64_t needed_bytes(const GatedDeltaRuleGpuPlan& plan) {
-  return plan.workspace_bytes + (plan.pass == Pass::kForward ? plan.kept_bytes : 0);
+// What a pass needs beside what there is: its workspace, and of a forward pass what it keeps and its results.
+int64_t needed_bytes(const GatedDeltaRuleSize& size, const GatedDeltaRuleGpuPlan& plan,
+                     bool output_final_state) {
+  if (plan.pass == Pass::kBackward) return plan.workspace_bytes;
+  const int64_t o = size.batch * size.length * size.value_heads * size.V *
+                    static_cast<int64_t>(size_of(size.dtype));
+  const int64_t states =
+      size.sequences * size.value_heads * size.K * size.V * static_cast<int64_t>(sizeof(float));
+  return plan.workspace_bytes + plan.kept_bytes + o + (output_final_state ? states : 0);
 }
 
 // The most of a problem's batch (packed: tokens) of which that fits; nearly, because it does not grow evenly.
-int64_t fitting_count(GatedDeltaRuleSize size, bool packed, Pass pass, const Gpu& gpu,
-                      int64_t needed, int64_t available) {
+int64_t fitting_count(GatedDeltaRuleSize size, bool packed, Pass pass, bool output_final_state,
+                      const Gpu& gpu, int64_t needed, int64_t available) {
   const double share = static_cast<double>(available) / static_cast<double>(needed);
   int64_t& count = packed ? size.length : size.batch;
   count = static_cast<int64_t>(share * 0.95 * static_cast<double>(count));
   while (count > 0) {
     if (!packed) size.sequences = count;
-    if (needed_bytes(linescan::plan(size, packed, pass, gpu)) <= available) break;
+    const auto plan = linescan::plan(size, packed, pass, gpu);
+    if (needed_bytes(size, plan, output_final_state) <= available) break;
     count = count * 3 / 4;
   }
   return count;
@@ -49,21 +56,21 @@ int64_t fitting_count(GatedDeltaRuleSize size, bool packed, Pass pass, const Gpu
 // A pass's plan. Refuses before anything is launched what would run out of memory in the middle of it, and says what
 // would fit. Asks the driver only where that is likely.
 GatedDeltaRuleGpuPlan plan_with_room(const GatedDeltaRuleSize& size, bool packed, Pass pass,
-                                     const Gpu& gpu) {
+                                     bool output_final_state, const Gpu& gpu) {
   const GatedDeltaRuleGpuPlan plan = linescan::plan(size, packed, pass, gpu);
-  const int64_t bytes = needed_bytes(plan);
+  const int64_t bytes = needed_bytes(size, plan, output_final_state);
   if (bytes < gpu.memory_bytes / 16) return plan;
   const int64_t available = available_bytes();
   if (bytes <= available) return plan;
   const int64_t count = packed ? size.length : size.batch;
-  const int64_t fitting = fitting_count(size, packed, pass, gpu, bytes, available);
+  const int64_t fitting =
+      fitting_count(size, packed, pass, output_final_state, gpu, bytes, available);
   const std::string advice = packed ? fmt::format("about {} of {} tokens would fit", fitting, count)
                              : fitting > 0 ? fmt::format("a batch of {} would fit", fitting)
                                            : "shorter sequences or fewer heads would fit";
   throw_error<Unsupported>(
       "gated_delta_rule: q [{}, {}, {}, {}] with {} value heads of V = {} needs {} bytes beside "
-      "its "
-      "tensors, {} are free; {}",
+      "what it is given, {} are free; {}",
       size.batch, size.length, size.heads, size.K, size.value_heads, size.V, bytes, available,
       advice);
 }
@@ -100,7 +107,7 @@ std::tuple<Tensor, Tensor, Tensor> kept_cuda(
   GatedDeltaRuleSize size = size_of(call.problem);
   const bool packed = call.problem.packed;
   size.kept_states = gpu_kept_states(size, packed, gpu_piece(size, packed)) > 0;
-  const auto plan = plan_with_room(size, packed, Pass::kForward, gpu_of(q));
+  const auto plan = plan_with_room(size, packed, Pass::kForward, output_final_state, gpu_of(q));
   const Tensor states = gated_delta_rule_states(q, v, cu_seqlens, mode);
   if (size.kept_states) call.problem.states = view_of("gated_delta_rule", "states", states);
   const auto [o, final_state] = run_forward(call, plan, q, v, output_final_state);
@@ -119,9 +126,9 @@ std::tuple<Tensor, Tensor> forward_cuda(const Tensor& q, const Tensor& k, const 
   GatedDeltaRuleCall call(q, k, v, g, beta, scale, initial_state, cu_seqlens, A_log, dt_bias,
                           qk_l2norm, beta_sigmoid, allow_neg_eigval, state_v_first, reverse, mode);
   check_gpu(call.problem);
-  return run_forward(
-      call, plan_with_room(size_of(call.problem), call.problem.packed, Pass::kForward, gpu_of(q)),
-      q, v, output_final_state);
+  const auto plan = plan_with_room(size_of(call.problem), call.problem.packed, Pass::kForward,
+                                   output_final_state, gpu_of(q));
+  return run_forward(call, plan, q, v, output_final_state);
 }
 
 GatedDeltaRuleTensors8 backward_cuda(
@@ -136,8 +143,9 @@ GatedDeltaRuleTensors8 backward_cuda(
       qk_l2norm, beta_sigmoid, allow_neg_eigval, state_v_first, reverse, states);
   check_gpu(call.problem);
   check_gpu(call.gradients);
-  const Running pass(
-      plan_with_room(size_of(call.problem), call.problem.packed, Pass::kBackward, gpu_of(q)), q);
+  const Running pass(plan_with_room(size_of(call.problem), call.problem.packed, Pass::kBackward,
+                                    /*output_final_state=*/false, gpu_of(q)),
+                     q);
   backward(call.problem, call.gradients, pass.plan, bytes_of(pass.workspace), current_stream(q));
   return call.results;
 }

@@ -9,16 +9,22 @@
 namespace linescan {
 namespace {
 
-// Calls run(plan, workspace, stream) for a pass of a problem of that size.
+// Calls run(plan, workspace, stream) for a problem and its plan.
+template <class Problem, class Plan, class Run>
+void with_workspace(const Problem& problem, const Plan& plan, const at::Tensor& on,
+                    const Run& run) {
+  check_gpu(problem);
+  const c10::cuda::CUDAGuard guard(on.device());
+  const OperatorRunning running(plan);
+  const at::Tensor workspace = gpu_workspace(on, plan.workspace_bytes);
+  run(plan, bytes_of(workspace), current_stream(on));
+}
+// For a pass of a problem of that size.
 template <class Problem, class Size, class Run>
 void with_plan(const Problem& problem, const Size& size, Pass pass, const at::Tensor& on,
                const Run& run) {
   check_gpu(problem);
-  const c10::cuda::CUDAGuard guard(on.device());
-  const auto plan = linescan::plan(size, pass, gpu_of(on));
-  const OperatorRunning running(plan);
-  const at::Tensor workspace = gpu_workspace(on, plan.workspace_bytes);
-  run(plan, bytes_of(workspace), current_stream(on));
+  with_workspace(problem, linescan::plan(size, pass, gpu_of(on)), on, run);
 }
 
 class CudaScans : public GpuScans {
@@ -36,6 +42,12 @@ class CudaScans : public GpuScans {
   void backward(const Ss2dProblem& problem, const Ss2dGradients& gradients,
                 const at::Tensor& on) override {
     run_backward(problem, size_of(problem, gradients), gradients, on);
+  }
+  void backward(const Ss2dProblem& problem, const Ss2dGradients& gradients, const Ss2dGpuPlan& plan,
+                const Ss2dProjectionSlices& slices, const at::Tensor& on) override {
+    with_workspace(problem, plan, on, [&](const Ss2dGpuPlan& plan, const auto&... where) {
+      linescan::backward(problem, gradients, plan, slices, where...);
+    });
   }
 
  private:

@@ -129,6 +129,14 @@ struct Two<float> {
   __device__ __forceinline__ float operator[](int i) const { return i == 0 ? values.x : values.y; }
 };
 
+template <typename T>
+__device__ __forceinline__ Two<T> two_of(float first, float second) {
+  if constexpr (sizeof(T) == 2)
+    return {pair_from_floats<T>(first, second)};
+  else
+    return {make_float2(first, second)};
+}
+
 // Reads them through the read-only cache.
 template <typename T>
 __device__ __forceinline__ Two<T> read_two(const T* at) {

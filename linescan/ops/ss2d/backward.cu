@@ -146,7 +146,8 @@ __global__ void __launch_bounds__(32 * kGpuBackwardWarps)
         const int last = min(chunk, chunks - 1);
         const int row = segments_known ? last * kGpuSegments + q : last;
         float2 start = make_float2(0, 0);
-        if (!segments_known || segment.valid > 0) start = *StateTable(args).at(k, row, n, g);
+        if (!segments_known || segment.valid > 0)
+          start = StateTable(args).template read<T>(k, row, n, g);
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
           const float entered = i ? start.y : start.x;
@@ -251,17 +252,19 @@ void launch_backward(const BackwardArguments<T>& args, const Ss2dGpuPlan& plan, 
                      float* weight_sums, GpuStream stream) {
   if constexpr (sizeof(T) == 2) {
     if (packs(args, plan)) {
-      args.states == 1 ? launch_packed_backward(args, plan, images, stream)
-                       : launch_packed_states_backward(args, plan, images, stream);
+      const bool several = args.states > 1;
+      several ? launch_packed_states_backward(args, plan, images, stream)
+              : launch_packed_backward(args, plan, images, stream);
       if (plan.stores_delta) {
         const auto multiply =
             plan.at_once ? multiply_delta_gradient_at_once<T> : multiply_delta_gradient<T>;
         multiply(args, args.delta_gradient, {plan.product_side, plan.product_columns},
                  plan.delta_parts, args.gprojection, weight_sums, stream);
-        if (args.states > 1) sum_factors(args, args.delta_gradient, args.gprojection, stream);
-      } else {
-        sum_records(args, args.packed_record_sums, args.gprojection, stream);
       }
+      if (several)
+        sum_factors(args, args.delta_gradient, args.gprojection, stream);
+      else if (!plan.stores_delta)
+        sum_records(args, args.packed_record_sums, args.gprojection, stream);
       return;
     }
   }
@@ -274,10 +277,9 @@ void launch_backward(const BackwardArguments<T>& args, const Ss2dGpuPlan& plan, 
   sum_records(args, args.record_sums, args.gprojection, stream);
 }
 
-}  // namespace
-
-void backward(const Ss2dProblem& p, const Ss2dGradients& g, const Ss2dGpuPlan& plan,
-              std::byte* workspace, GpuStream stream) {
+// slices: null if all projections are there.
+void run_backward(const Ss2dProblem& p, const Ss2dGradients& g, const Ss2dGpuPlan& plan,
+                  const Ss2dProjectionSlices* slices, std::byte* workspace, GpuStream stream) {
   const Ss2dSize size = size_of(p);
   const BackwardWorkspace parts(size, plan, workspace);
   dispatch_data(p.x.dtype, [&]<typename T>() {
@@ -307,8 +309,15 @@ void backward(const Ss2dProblem& p, const Ss2dGradients& g, const Ss2dGpuPlan& p
         };
         args.record_sums = {parts.records, images};
         args.packed_record_sums = {reinterpret_cast<T*>(parts.records), images};
-        args.delta_gradient = {args, parts.records, images};
+        args.delta_gradient = {args, parts.records, images, args.states > 1 && !plan.stores_delta};
         args.parameter_sums.add = args.first_image > 0;
+        if (slices) {  // where image 0 would be
+          const int64_t before =
+              args.first_image * args.height * args.width * args.routes * args.record;
+          args.projection = p.projection.as<const T>() - before;
+          args.gprojection = g.projection.as<T>() - before;
+          slices->begin(args.first_image, images);
+        }
         args.entering = of_slice(entering);
         args.returning = of_slice(returning);
         if (plan.kept)
@@ -316,6 +325,7 @@ void backward(const Ss2dProblem& p, const Ss2dGradients& g, const Ss2dGpuPlan& p
         else
           chunk_states(args, plan, images, args.entering, args.starts, stream);
         launch_backward(args, plan, images, parts.weights, stream);
+        if (slices) slices->end(args.first_image, images);
       });
     };
     // What crosses the borders of tiles is found for many images at once: its kernels are small.
@@ -335,6 +345,17 @@ void backward(const Ss2dProblem& p, const Ss2dGradients& g, const Ss2dGpuPlan& p
     args.record_sums = {parts.records, size.batch};
     if (none) sum_records(args, args.record_sums, args.gprojection, stream);  // of no channels
   });
+}
+
+}  // namespace
+
+void backward(const Ss2dProblem& problem, const Ss2dGradients& gradients, const Ss2dGpuPlan& plan,
+              std::byte* workspace, GpuStream stream) {
+  run_backward(problem, gradients, plan, nullptr, workspace, stream);
+}
+void backward(const Ss2dProblem& problem, const Ss2dGradients& gradients, const Ss2dGpuPlan& plan,
+              const Ss2dProjectionSlices& slices, std::byte* workspace, GpuStream stream) {
+  run_backward(problem, gradients, plan, &slices, workspace, stream);
 }
 
 }  // namespace linescan

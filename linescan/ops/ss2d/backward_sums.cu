@@ -1,5 +1,7 @@
 // ss2d, backward: adds up what the blocks left (gpu_backward_sums.cuh), always in the same order.
 
+#include <algorithm>
+
 #include "linescan/ops/ss2d/gpu_backward_sums.cuh"
 #include "linescan/ops/ss2d/gpu_delta_gradient.cuh"
 
@@ -70,33 +72,78 @@ void sum_groups(const char* what, const Number* sums, int64_t groups, int64_t co
     run.template operator()<1>();
 }
 
-// kWords pairs of numbers a thread, of a pixel on one route, which have `blocks` each.
-template <typename T, int kWords>
-__global__ void __launch_bounds__(kThreads)
-    sum_factors_kernel(Ss2dGpuArguments<T> args, DeltaGradient<T> gradient, int64_t blocks,
-                       T* gprojection) {
-  const int k = static_cast<int>(blockIdx.x / blocks);
-  const int64_t of_group = gradient.slots * gradient.pixels * args.states;
-  const int64_t place = ((blockIdx.x - k * blocks) * kThreads + threadIdx.x) * kWords;
-  if (place >= of_group) return;
-  const uint32_t* factors = gradient.factors + k * gradient.groups * of_group + place;
+// What sum_factors adds up for one route, in words of two numbers: of each pixel those of dts, or a gap where their gradient is found
+// elsewhere, and of B and C. A block has so many pixels, whose words meet in shared memory: lanes then write neighbouring ones.
+struct FactorBlocks {
+  static constexpr int kStaged = 3072;  // words of a block, unless a single pixel has more
+  static constexpr int64_t kEnoughBlocks = 1024;  // for all multiprocessors
+  int dts, all;                                   // words of a pixel
+  int pixels;
+  bool with_dts;
+
+  FactorBlocks(int rank, int states, int64_t pixels_of_routes, bool with_dts)
+      : dts(rank / 2), all(dts + states), with_dts(with_dts) {
+    const int64_t few = round_up(ceil_div(pixels_of_routes, kEnoughBlocks), int64_t{4});
+    const int most = static_cast<int>(std::clamp<int64_t>(few, 1, std::max(1, kStaged / all)));
+    pixels = most > 4 ? most - most % 4 : most;
+  }
+  int64_t bytes() const { return int64_t{pixels} * all * int64_t{sizeof(uint32_t)}; }
+};
+
+// kWords words of each of the groups, `distance` apart: their sums, to[place(i)].
+template <typename T, int kWords, class Place>
+__device__ __forceinline__ void sum_words(const uint32_t* from, int groups, int64_t distance,
+                                          uint32_t* to, const Place& place) {
   float2 sums[kWords] = {};
-#pragma unroll 4
-  for (int group = 0; group < gradient.groups; ++group, factors += of_group) {
-    const auto pack = *reinterpret_cast<const Pack<uint32_t, kWords>*>(factors);
+#pragma unroll 6  // what multiples of 96 channels have
+  for (int group = 0; group < groups; ++group) {
+    const auto pack = *reinterpret_cast<const Pack<uint32_t, kWords>*>(from + group * distance);
 #pragma unroll
     for (int i = 0; i < kWords; ++i) {
       const Two<T> both = {pack.values[i]};
       sums[i] = make_float2(sums[i].x + both[0], sums[i].y + both[1]);
     }
   }
-  const int64_t pixel = place / args.states;
-  const int word = static_cast<int>(place - pixel * args.states);
-  const int64_t row = args.first_image * gradient.pixels + pixel;
-  T* to = gprojection + (row * args.routes + k) * args.record + args.rank + 2 * word;
 #pragma unroll
-  for (int i = 0; i < kWords; ++i)
-    reinterpret_cast<uint32_t*>(to)[i] = pair_from_floats<T>(sums[i].x, sums[i].y);
+  for (int i = 0; i < kWords; ++i) to[place(i)] = pair_from_floats<T>(sums[i].x, sums[i].y);
+}
+
+// A thread has kFactors words of B and C, or kDts of dts; neighbouring blocks have the routes of the same pixels.
+template <typename T, int kFactors, int kDts>
+__global__ void __launch_bounds__(kThreads)
+    sum_factors_kernel(Ss2dGpuArguments<T> args, DeltaGradient<T> gradient, FactorBlocks own,
+                       T* gprojection) {
+  auto* const staged = reinterpret_cast<uint32_t*>(shared_memory());
+  BlockNumber number;
+  const int k = number.take(args.routes);
+  const int64_t pixels = gradient.slots * gradient.pixels;  // of a group
+  const int64_t first = static_cast<int64_t>(number.rest) * own.pixels;
+  const int count = static_cast<int>(min(static_cast<int64_t>(own.pixels), pixels - first));
+  const int64_t at = k * gradient.groups * pixels + first;
+  const int factors = count * args.states, dts = own.with_dts ? count * own.dts : 0;
+  for (int i = threadIdx.x; i < factors / kFactors + dts / kDts; i += kThreads) {
+    if (i < factors / kFactors) {
+      const int word = i * kFactors, pixel = word / args.states;
+      uint32_t* const to = staged + pixel * own.all + own.dts + word - pixel * args.states;
+      sum_words<T, kFactors>(gradient.factors + at * args.states + word, gradient.groups,
+                             pixels * args.states, to, [](int j) { return j; });
+    } else {
+      const int word = (i - factors / kFactors) * kDts;
+      const auto* const from =
+          reinterpret_cast<const uint32_t*>(gradient.dts) + at * own.dts + word;
+      sum_words<T, kDts>(from, gradient.groups, pixels * own.dts, staged, [&](int j) {
+        const int pixel = (word + j) / own.dts;
+        return pixel * own.all + word + j - pixel * own.dts;
+      });
+    }
+  }
+  __syncthreads();
+  const int64_t row = args.first_image * gradient.pixels + first;
+  for (int i = threadIdx.x; i < count * own.all; i += kThreads) {
+    const int pixel = i / own.all, word = i - pixel * own.all;
+    T* const record = gprojection + ((row + pixel) * args.routes + k) * args.record;
+    if (own.with_dts || word >= own.dts) reinterpret_cast<uint32_t*>(record)[word] = staged[i];
+  }
 }
 
 struct ParameterTargets {
@@ -196,12 +243,18 @@ void sum_records(const Ss2dGpuArguments<T>& args, const RecordSums<Number>& sums
 template <typename T>
 void sum_factors(const Ss2dGpuArguments<T>& args, const DeltaGradient<T>& gradient, T* gprojection,
                  GpuStream stream) {
-  constexpr int kWords = 4;
-  const bool wide = args.states % kWords == 0;
-  const int64_t places = gradient.slots * gradient.pixels * args.states / (wide ? kWords : 1);
-  const int64_t blocks = (places + kThreads - 1) / kThreads;
-  launch("ss2d sum_factors", wide ? sum_factors_kernel<T, kWords> : sum_factors_kernel<T, 1>,
-         {blocks * args.routes, kThreads}, stream, args, gradient, blocks, gprojection);
+  constexpr int kWide = 4;
+  // Packs of words are aligned, and those of a pixel or of a block whole ones.
+  const bool wide = args.states % kWide == 0;
+  const int64_t pixels = gradient.slots * gradient.pixels;
+  const FactorBlocks blocks(args.rank, args.states, pixels * args.routes, gradient.data == nullptr);
+  const bool wide_dts = pixels * blocks.dts % kWide == 0 && blocks.pixels % kWide == 0;
+  const auto kernel =
+      wide ? (wide_dts ? sum_factors_kernel<T, kWide, kWide> : sum_factors_kernel<T, kWide, 1>)
+           : sum_factors_kernel<T, 1, 1>;
+  launch("ss2d sum_factors", kernel,
+         {ceil_div(pixels, int64_t{blocks.pixels}) * args.routes, kThreads, blocks.bytes()}, stream,
+         args, gradient, blocks, gprojection);
 }
 
 template <typename T>

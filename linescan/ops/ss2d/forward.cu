@@ -117,7 +117,7 @@ __global__ void __launch_bounds__(32 * kGpuMaxWarps) forward_kernel(ForwardArgum
         float h[2] = {before[0](entered.x), before[1](entered.y)};
         const int rows = args.keeps_segments() ? kGpuSegments : 1;
         if (args.starts && q < rows && chunk < chunks)
-          *StateTable(args).at(k, chunk * rows + q, n, g) = make_float2(h[0], h[1]);
+          StateTable(args).template write<T>(k, chunk * rows + q, n, g, make_float2(h[0], h[1]));
 #pragma unroll
         for (int t = 0; t < kSteps; ++t) {
 #pragma unroll

@@ -44,53 +44,50 @@ __device__ __forceinline__ FragmentB<T> channel_pairs(const float (&to_B)[2],
            transpose_8x8(pair_from_floats<T>(to_C[0], to_C[1]))}};
 }
 
-// What becomes of the gradients of delta, B and C. Of records of up to eight numbers, on planes of several tiles:
-// multiplied on the chip, by
-// dt_weight transposed and by ones, which gives the gradient of records from the block's channels, eight numbers by
-// eight columns a product; and by the records, which gives that of dt_weight.
+// dt_weight of the block's channels, transposed, of up to eight dts: without branches, whose loads would wait for each other.
 template <typename T>
-struct MultipliedGradients {
-  FragmentA<T> weights, ones;
-  PlaneWalk<T>
-      walk;     // of the records' sums, from the number that is the lane's row of the products
-  T* at;        // of the segment's first step
-  int step;     // bytes from step to step
-  bool stores;  // whether there is such a number
+__device__ __forceinline__ FragmentA<T> few_weight_columns(const Ss2dGpuArguments<T>& args,
+                                                           const BlockPlace& place, int k) {
+  const int g = static_cast<int>(threadIdx.x) % 32 / 4, q = static_cast<int>(threadIdx.x) % 4;
+  const T* const first =
+      args.dt_weight + static_cast<int64_t>(k) * args.channels * args.rank + min(g, args.rank - 1);
+  const auto pair = [&](int i) {  // of columns i and i + 1 of the lane
+    uint32_t word = 0;
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      const int channel = place.group * kGpuChannels + row_channel(fragment_k(q, i + j));
+      const uint32_t bits = __ldg(reinterpret_cast<const uint16_t*>(first) +
+                                  min(channel, args.channels - 1) * args.rank);
+      word |= channel < args.channels && g < args.rank ? bits << (16 * j) : 0u;
+    }
+    return word;
+  };
+  return {{pair(0), 0, pair(2), 0}};
+}
+
+// The gradient of delta multiplied on the chip, where dt_weight has up to eight columns: by dt_weight transposed, which gives that
+// of dts from the block's channels, eight numbers by eight columns a product; and by dts, which gives that of dt_weight.
+template <typename T>
+struct MultipliedDelta {
+  FragmentA<T> weights;
   uint32_t rows[kGpuProducts];      // of the records: numbers are columns of a sum over the steps
   uint32_t steps[kGpuProducts][2];  // gdelta of a product's two steps, for either channel
   float g_weight[4] = {};
 
-  __device__ __forceinline__ MultipliedGradients(const BackwardArguments<T>& args,
-                                                 const BlockPlace& place, const TileRoute& route,
-                                                 int k)
-      : weights(weight_columns<T>(args, place, k, 0)),
-        ones(channel_ones(args, place, args.rank, args.rank + 1)),
-        walk(args.packed_record_sums.of_block(args, place, k) + row(),
-             int64_t{args.routes} * args.record, route),
-        stores(row() < args.record) {}
+  __device__ __forceinline__ MultipliedDelta(const BackwardArguments<T>& args,
+                                             const BlockPlace& place, int k)
+      : weights(few_weight_columns<T>(args, place, k)) {}
+  // The lane's row of the products: a number of the record.
   __device__ __forceinline__ static int row() { return static_cast<int>(threadIdx.x) % 32 / 4; }
   __device__ __forceinline__ void start_chunk(const RecordColumns<T, 1>& records) {
 #pragma unroll
     for (int j = 0; j < kGpuProducts; ++j) rows[j] = transpose_8x8(records.words[j][0]);
   }
-  // To a segment that begins so many pixels behind the route's first step.
-  __device__ __forceinline__ void start_walk(const TileRoute& route, int pixels) {
-    at = walk.at(pixels);
-    step = walk.step(route);
-  }
-  // Of the steps 2 j and 2 j + 1: g_delta [step, channel], and sums over the lane's two channels.
-  __device__ __forceinline__ void take(int j, int valid, const float (&g_delta)[2][2],
-                                       const float (&to_B)[2], const float (&to_C)[2]) {
+  // Of the steps 2 j and 2 j + 1, g_delta [step, channel]: the lane's number at either, product[0] and [1].
+  __device__ __forceinline__ void take(int j, const float (&g_delta)[2][2], float (&product)[4]) {
     for (int i = 0; i < 2; ++i) steps[j][i] = pair_from_floats<T>(g_delta[0][i], g_delta[1][i]);
     const FragmentB<T> deltas = {{transpose_8x8(steps[j][0]), transpose_8x8(steps[j][1])}};
-    float product[4] = {};
     multiply(product, weights, deltas, product);
-    multiply(product, ones, channel_pairs<T>(to_B, to_C), product);
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int t = 2 * j + i;
-      store_if(t < valid && stores, offset_bytes(at, t, step), from_float<T>(product[i]));
-    }
   }
   __device__ __forceinline__ void finish_chunk() {  // sums over the steps
 #pragma unroll
@@ -100,9 +97,52 @@ struct MultipliedGradients {
       multiply(g_weight, left, {{rows[2 * pair], rows[2 * pair + 1]}}, g_weight);
     }
   }
+};
+
+// What becomes of the gradients of delta, B and C. Of records of up to eight numbers, on planes of several tiles:
+// multiplied on the chip, B's and C's by ones.
+template <typename T>
+struct MultipliedGradients {
+  MultipliedDelta<T> delta;
+  FragmentA<T> ones;
+  PlaneWalk<T>
+      walk;     // of the records' sums, from the number that is the lane's row of the products
+  T* at;        // of the segment's first step
+  int step;     // bytes from step to step
+  bool stores;  // whether there is such a number
+
+  __device__ __forceinline__ MultipliedGradients(const BackwardArguments<T>& args,
+                                                 const BlockPlace& place, const TileRoute& route,
+                                                 int k)
+      : delta(args, place, k),
+        ones(channel_ones(args, place, args.rank, args.rank + 1)),
+        walk(args.packed_record_sums.of_block(args, place, k) + delta.row(),
+             int64_t{args.routes} * args.record, route),
+        stores(delta.row() < args.record) {}
+  __device__ __forceinline__ void start_chunk(const RecordColumns<T, 1>& records) {
+    delta.start_chunk(records);
+  }
+  // To a segment that begins so many pixels behind the route's first step.
+  __device__ __forceinline__ void start_walk(const TileRoute& route, int pixels) {
+    at = walk.at(pixels);
+    step = walk.step(route);
+  }
+  // Of the steps 2 j and 2 j + 1: g_delta [step, channel], and sums over the lane's two channels.
+  __device__ __forceinline__ void take(int j, int valid, const float (&g_delta)[2][2],
+                                       const float (&to_B)[2], const float (&to_C)[2]) {
+    float product[4] = {};
+    delta.take(j, g_delta, product);
+    multiply(product, ones, channel_pairs<T>(to_B, to_C), product);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int t = 2 * j + i;
+      store_if(t < valid && stores, offset_bytes(at, t, step), from_float<T>(product[i]));
+    }
+  }
+  __device__ __forceinline__ void finish_chunk() { delta.finish_chunk(); }
   __device__ __forceinline__ void finish_route(const ParameterSums::Place& to,
                                                const bool (&exists)[2]) const {
-    to.store_weights(0, exists, g_weight);
+    to.store_weights(0, exists, delta.g_weight);
   }
 };
 

@@ -215,12 +215,14 @@ Ss2dGpuWorkspace gpu_workspace(const Ss2dSize& size, const Ss2dGpuPlan& plan) {
   parts.general_parameters = parts_an_image * rows * (size.rank + size.states + 2);
   parts.records = parts.general_records;
   parts.parameters = parts.general_parameters;
-  if (plan.stores_delta) {  // half numbers: delta's of a block's channels, and B's and C's
-    parts.records = places * (kGpuChannels / 2 + size.states);
+  // Half numbers: delta's of a block's channels, or those of dts; and B's and C's.
+  if (plan.stores_delta || plan.walks_states)
+    parts.records = places * ((plan.stores_delta ? kGpuChannels : size.rank) / 2 + size.states);
+  else if (packs(size))
+    parts.records = ceil_div(parts.general_records, int64_t{2});
+  if (plan.stores_delta) {
     parts.parameters = parts_an_image * rows * (size.states + 2);
     parts.weights = plan.delta_parts * rows * size.rank;
-  } else if (packs(size)) {  // half numbers
-    parts.records = ceil_div(parts.general_records, int64_t{2});
   }
   // Rounded for the reason above.
   parts.records = round_up(parts.records, int64_t{4});
@@ -276,9 +278,10 @@ Ss2dGpuPlan plan(const Ss2dSize& size, Pass pass, const Gpu& gpu) {
     places -=
         ceil_div(places, int64_t{16});  // for the next try: more chunks than there is room for
   } while (sums + beside() > plan.shared_limit);
-  plan.stores_delta = pass == Pass::kBackward &&
-                      (plan.walks_states ||
-                       (packs(size) && (plan.pieces == 0 || size.record() > kGpuOnChipNumbers)));
+  plan.stores_delta =
+      pass == Pass::kBackward &&
+      (plan.walks_states ? size.rank > kGpuOnChipNumbers
+                         : packs(size) && (plan.pieces == 0 || size.record() > kGpuOnChipNumbers));
   if (size.kept_states && (size.states == 1 || plan.walks_states)) {
     const Ss2dGpuPlan tiles = kept_tiles(size);
     plan.kept = plan.tile_height == tiles.tile_height && plan.tile_width == tiles.tile_width;

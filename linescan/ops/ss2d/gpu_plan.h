@@ -34,7 +34,8 @@ inline constexpr int kGpuImageDistance = 2;
 inline constexpr int kGpuChains = 4;
 static_assert(kGpuPackedWarps <= 15);
 // Eights of numbers that a record of the packed kernels has at most; and numbers up to which the backward pass
-// multiplies the gradient of delta on the chip, on planes of several tiles, instead of storing it.
+// multiplies the gradient of delta on the chip instead of storing it: on planes of several tiles of a record, with several
+// states of its dts.
 inline constexpr int kGpuMostHalves = 9;
 inline constexpr int kGpuOnChipNumbers = 8;
 // And that it has where sums are complete with their chunks (Ss2dGpuPlan::sums_chunks): there are no kernels for more.
@@ -58,6 +59,11 @@ constexpr int64_t gpu_sum_pitch(int64_t height, int64_t width) {
     return steps > kGpuSegmentSteps && steps <= 2 * kGpuSegmentSteps;
   };
   return two_segments(height) && two_segments(width) ? (width + 1) / 4 * 4 + 2 : width | 1;
+}
+
+// Whether a StateTable has bfloat16 numbers, two in the place of a float: float16 has no room for all that states may become.
+constexpr bool gpu_keeps_halves(const Ss2dSize& size) {
+  return size.states > 1 && size.dtype == DType::kBFloat16;
 }
 
 // Floats of workspace for each state that enters a piece: the piece's effect, and the state.
@@ -111,7 +117,9 @@ struct Ss2dGpuPlan {
   }
   // Floats of an image: of the StateTable, and for one that enters each piece.
   int64_t table_floats(const Ss2dSize& size) const {
-    return blocks_an_image() * size.routes * state_rows(size) * size.states * kGpuChannels;
+    const int64_t numbers =
+        blocks_an_image() * size.routes * state_rows(size) * size.states * kGpuChannels;
+    return gpu_keeps_halves(size) ? numbers / 2 : numbers;
   }
   int64_t piece_floats(const Ss2dSize& size) const {
     return size.routes * pieces * size.states * size.channels;

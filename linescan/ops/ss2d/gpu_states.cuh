@@ -35,6 +35,10 @@ struct PieceStates {
   }
 };
 
+// What several states are in a StateTable: half of what a backward pass needs otherwise (gpu_keeps_halves()).
+template <typename T>
+using KeptState = std::conditional_t<std::is_same_v<T, BFloat16>, BFloat16, float>;
+
 // The states that enter the chunks, or with one state on planes of several tiles their segments: [blocks, routes,
 // state_rows, states, kGpuChannels].
 struct StateTable {
@@ -50,9 +54,32 @@ struct StateTable {
         block(block) {}
 
   // Of channels 2g and 2g + 1 of the block.
-  __device__ __forceinline__ float2* at(int k, int row_of_route, int n, int g) const {
-    const int64_t row = ((block * routes + k) * rows + row_of_route) * states + n;
-    return reinterpret_cast<float2*>(data + row * kGpuChannels) + g;
+  __device__ __forceinline__ float2* at(int k, int row, int n, int g) const {
+    return reinterpret_cast<float2*>(data) + pair(k, row, n, g);
+  }
+  // Of several states of data of type T.
+  template <typename T>
+  __device__ __forceinline__ Two<KeptState<T>>* several_at(int k, int row, int n, int g) const {
+    return reinterpret_cast<Two<KeptState<T>>*>(data) + pair(k, row, n, g);
+  }
+  // However many states there are.
+  template <typename T>
+  __device__ __forceinline__ float2 read(int k, int row, int n, int g) const {
+    if (states == 1) return *at(k, row, n, g);
+    const Two<KeptState<T>> both = *several_at<T>(k, row, n, g);
+    return make_float2(both[0], both[1]);
+  }
+  template <typename T>
+  __device__ __forceinline__ void write(int k, int row, int n, int g, float2 both) const {
+    if (states == 1)
+      *at(k, row, n, g) = both;
+    else
+      *several_at<T>(k, row, n, g) = two_of<KeptState<T>>(both.x, both.y);
+  }
+
+ private:
+  __device__ __forceinline__ int64_t pair(int k, int row, int n, int g) const {
+    return (((block * routes + k) * rows + row) * states + n) * (kGpuChannels / 2) + g;
   }
 };
 

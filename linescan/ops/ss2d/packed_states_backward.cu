@@ -9,7 +9,8 @@
 // The states that enter the chunks come from the forward pass, or from another run of it. Chunks are taken from the last to the
 // first of a route, what comes back handed on from warp to warp as the forward kernel hands on states.
 //
-// The gradients of delta, and of B and C, sums over the block's channels, are stored for delta_products.cu and sum_factors.
+// The gradients of B and C, sums over the block's channels, are stored for sum_factors, and with up to eight dts those of dts;
+// with more the gradient of delta, for delta_products.cu.
 //
 // Source:    docs/decisions/0046-several-states-backward.md.
 // Numerics:  recurrences and sums in float; what is stored is rounded to T, and B's and C's addends before they are summed on the
@@ -102,26 +103,109 @@ struct RateGradients {
   }
 };
 
-// gout of the lane's two channels at the steps of a segment; zero at steps that it does not have.
-template <bool kWhole, typename T>
-__device__ __forceinline__ void load_gout(float (&gy)[kGpuSegmentSteps][2],
-                                          const BackwardArguments<T>& args, const BlockPlace& place,
-                                          const ChunkRoute& route, const SegmentCursor& here,
-                                          int valid) {
-  const auto load = [&]<typename G>() {
-    const auto gout = args.template gout_as<G>();
-    const PlaneWalk<const G> walk(gout.data + place.image * gout.batch + lane_channel(args, place),
-                                  gout.pixel, route);
-    Two<G> pairs[kGpuSegmentSteps];
-    load_steps<kWhole>(pairs, walk, route, here);
+// gout of the lane's two channels at the steps of a segment, T or float32: as it is in memory, so that nothing waits for it where it
+// is asked for.
+template <typename T>
+struct GoutSteps {
+  static constexpr int kSteps = kGpuSegmentSteps;
+  uint32_t words[kSteps][2];  // of T: the first
+
+  template <bool kWhole>
+  __device__ __forceinline__ void load(const BackwardArguments<T>& args, const BlockPlace& place,
+                                       const ChunkRoute& route, const SegmentCursor& here) {
+    const auto load = [&]<typename G>(const auto& take) {
+      const auto gout = args.template gout_as<G>();
+      const PlaneWalk<const G> walk(
+          gout.data + place.image * gout.batch + lane_channel(args, place), gout.pixel, route);
+      Two<G> steps[kSteps];
+      load_steps<kWhole>(steps, walk, route, here);
 #pragma unroll
-    for (int t = 0; t < kGpuSegmentSteps; ++t)
+      for (int t = 0; t < kSteps; ++t) take(words[t], steps[t]);
+    };
+    if (args.gout_dtype == DType::kFloat32)
+      load.template operator()<float>([](uint32_t(&to)[2], const Two<float>& step) {
+        for (int i = 0; i < 2; ++i) to[i] = __float_as_uint(step[i]);
+      });
+    else
+      load.template operator()<T>(
+          [](uint32_t(&to)[2], const Two<T>& step) { to[0] = step.word, to[1] = 0; });
+  }
+  // Zero at steps that the segment does not have.
+  __device__ __forceinline__ void convert(float (&gy)[kSteps][2], bool wide, int valid) const {
 #pragma unroll
-      for (int i = 0; i < 2; ++i) gy[t][i] = t < valid ? pairs[t][i] : 0.0f;
-  };
-  args.gout_dtype == DType::kFloat32 ? load.template operator()<float>()
-                                     : load.template operator()<T>();
-}
+    for (int t = 0; t < kSteps; ++t)
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const float step = wide ? __uint_as_float(words[t][i]) : Two<T>{words[t][0]}[i];
+        gy[t][i] = t < valid ? step : 0.0f;
+      }
+  }
+};
+
+// What becomes of the gradient of delta. Of up to eight dts: multiplied on the chip behind the states of a chunk, which take most of
+// the time; what is stored is smaller by far.
+template <typename T>
+struct MultipliedChunk {
+  MultipliedDelta<T> delta;
+  RecordColumns<T, 1> records;
+  PlaneWalk<T> walk;  // from the number that is the lane's row of the products
+  int numbers;        // of dts
+
+  __device__ __forceinline__ MultipliedChunk(const BackwardArguments<T>& args,
+                                             const BlockPlace& place, const TileRoute& route, int k)
+      : delta(args, place, k),
+        walk(args.delta_gradient.dts_of_block(place, k) + delta.row(), args.rank, route),
+        numbers(args.rank) {}
+  // The dts of the chunk at hand, anew: there is no register for them while states are walked.
+  template <bool kWhole>
+  __device__ __forceinline__ void load(const RecordWalk<T, 1, kWhole>& dts, const ChunkRoute& route,
+                                       const SegmentCursor& column) {
+    dts.load(records, route, column);
+  }
+  // g_delta: of the lane's steps.
+  __device__ __forceinline__ void take(const TileRoute& route, int pixels, int valid,
+                                       const float (&g_delta)[2 * kGpuProducts][2]) {
+    delta.start_chunk(records);
+    const int steps = delta.row() < numbers ? valid : 0;
+    T* const at = walk.at(pixels);
+#pragma unroll
+    for (int j = 0; j < kGpuProducts; ++j) {
+      const float of_steps[2][2] = {{g_delta[2 * j][0], g_delta[2 * j][1]},
+                                    {g_delta[2 * j + 1][0], g_delta[2 * j + 1][1]}};
+      float product[4] = {};
+      delta.take(j, of_steps, product);
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int t = 2 * j + i;
+        store_if(t < steps, offset_bytes(at, t, walk.step(route)), from_float<T>(product[i]));
+      }
+    }
+    delta.finish_chunk();
+  }
+  __device__ __forceinline__ void finish_route(const ParameterSums::Place& to,
+                                               const bool (&exists)[2]) const {
+    to.store_weights(0, exists, delta.g_weight);
+  }
+};
+// Of more: stored, for the products behind the launch.
+template <typename T>
+struct StoredChunk {
+  StoredDelta<T> delta;
+
+  __device__ __forceinline__ StoredChunk(const BackwardArguments<T>& args, const BlockPlace& place,
+                                         const TileRoute& route, int k)
+      : delta(args, place, route, k) {}
+  template <class Walk>
+  __device__ __forceinline__ void load(const Walk&, const ChunkRoute&, const SegmentCursor&) {}
+  __device__ __forceinline__ void take(const TileRoute& route, int pixels, int valid,
+                                       const float (&g_delta)[2 * kGpuProducts][2]) {
+    delta.start_walk(route, pixels);
+#pragma unroll
+    for (int t = 0; t < kGpuSegmentSteps; ++t) delta.store(t, valid, g_delta[t]);
+  }
+  __device__ __forceinline__ void finish_route(const ParameterSums::Place&,
+                                               const bool (&)[2]) const {}
+};
 
 template <typename T, int kEights, bool kWhole, bool kSolo>
 __global__ void __launch_bounds__(32 * kGpuBackwardWarps)
@@ -141,6 +225,8 @@ __global__ void __launch_bounds__(32 * kGpuBackwardWarps)
   const bool inside = place.group * kGpuChannels + 2 * g < args.channels;
   const bool exists[2] = {inside, inside};
   const StateTable starts(args);
+  using Delta =
+      std::conditional_t<8 * kEights <= kGpuOnChipNumbers, MultipliedChunk<T>, StoredChunk<T>>;
   constexpr int kPairs = kGpuChannels / 2;
   __syncthreads();
 
@@ -157,7 +243,7 @@ __global__ void __launch_bounds__(32 * kGpuBackwardWarps)
     const float2* const rates = memory.rates + k * args.states * kPairs + g;
     const ParameterSums::Place sum_place = args.parameter_sums.place(args, place, k, warp, channel);
     rate_gradients.clear();
-    StoredDelta<T> delta_gradient(args, place, route, k);
+    Delta delta_gradient(args, place, route, k);
     FactorGradients<T> factor_gradients(args, place, route, k, g);
     float skip[2], g_bias[2] = {}, g_D[2] = {};
     for (int i = 0; i < 2; ++i) skip[i] = k == 0 ? skip_of_routes(args, channel[i]) : 0.0f;
@@ -175,12 +261,16 @@ __global__ void __launch_bounds__(32 * kGpuBackwardWarps)
       dts_walk.load(records, route, column);
       Two<T> x[kGpuSegmentSteps];
       load_steps<kWhole>(x, x_walk, route, here);
-      float gy[kGpuSegmentSteps][2];
-      load_gout<kWhole>(gy, args, place, route, here, valid);
+      GoutSteps<T> gout;
+      gout.template load<kWhole>(args, place, route, here);
       StateFactors<T> factors;
       factors.load(args, B_walk, route, column, 0);
-      const float2* const starts_of_chunk = starts.at(k, chunk, 0, g);
-      float2 start[2] = {__ldg(starts_of_chunk), __ldg(starts_of_chunk + kPairs)};
+      const auto* const starts_of_chunk =
+          reinterpret_cast<const KeptState<T>*>(starts.several_at<T>(k, chunk, 0, g));
+      Two<KeptState<T>> start[2];
+      for (int s = 0; s < 2; ++s) start[s] = read_two(starts_of_chunk + s * kGpuChannels);
+      float gy[kGpuSegmentSteps][2];
+      gout.convert(gy, args.gout_dtype == DType::kFloat32, valid);
 
       float dt[2 * kGpuProducts][2];
       weights.multiply(records, dt);
@@ -198,7 +288,6 @@ __global__ void __launch_bounds__(32 * kGpuBackwardWarps)
         }
       }
       const int pixels = route.pixels_to(here.line, here.part);
-      delta_gradient.start_walk(route, pixels);
       factor_gradients.start_walk(route, pixels);
 
       float P[kGpuSegmentSteps][2] = {}, Q[kGpuSegmentSteps][2] = {};
@@ -240,7 +329,7 @@ __global__ void __launch_bounds__(32 * kGpuBackwardWarps)
           include_lanes<kGpuSegments, false>(ahead, q);
 #pragma unroll
           for (int s = 0; s < 2; ++s) {
-            const float entered[2] = {start[s].x, start[s].y};
+            const float entered[2] = {start[s][0], start[s][1]};
 #pragma unroll
             for (int i = 0; i < 2; ++i) {
               // h[t] enters step t
@@ -256,8 +345,8 @@ __global__ void __launch_bounds__(32 * kGpuBackwardWarps)
               to_C[t] = fmaf(gy[t][1], h[s][t + 1][1], gy[t][0] * h[s][t + 1][0]);
             factor_gradients.template add<true>(2 * pair + s, to_C);
           }
-          const float2* const next = starts_of_chunk + min(n + 2, args.states - 2) * kPairs;
-          for (int s = 0; s < 2; ++s) start[s] = __ldg(next + s * kPairs);
+          const auto* const next = starts_of_chunk + min(n + 2, args.states - 2) * kGpuChannels;
+          for (int s = 0; s < 2; ++s) start[s] = read_two(next + s * kGpuChannels);
 
           // And to the gradients that come back from behind it.
           Affine back[4];
@@ -311,23 +400,24 @@ __global__ void __launch_bounds__(32 * kGpuBackwardWarps)
       }
       links.next_chunk();
 
+      delta_gradient.load(dts_walk, route, column);
       // D gy + dt P, for gx; and the gradient of delta.
       struct {
         float2 values[kGpuSegmentSteps];
         __device__ __forceinline__ float2 read(int t) const { return values[t]; }
       } to_x;
+      float g_delta[2 * kGpuProducts][2] = {};
 #pragma unroll
       for (int t = 0; t < kGpuSegmentSteps; ++t) {
-        float g_delta[2], to[2];
+        float to[2];
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
           const float slope = 1 - exp2_approx(-dt[t][i]);  // sigmoid(delta)
-          g_delta[i] = slope * fmaf(x[t][i], P[t][i], Q[t][i]);
-          g_bias[i] += g_delta[i];
+          g_delta[t][i] = slope * fmaf(x[t][i], P[t][i], Q[t][i]);
+          g_bias[i] += g_delta[t][i];
           if (k == 0) g_D[i] = fmaf(gy[t][i], x[t][i], g_D[i]);
           to[i] = fmaf(kLn2 * dt[t][i], P[t][i], skip[i] * gy[t][i]);
         }
-        delta_gradient.store(t, valid, g_delta);
         to_x.values[t] = make_float2(to[0], to[1]);
       }
       const SegmentSums<kWhole> own_sums(sum_walk, route, here, valid);
@@ -345,11 +435,13 @@ __global__ void __launch_bounds__(32 * kGpuBackwardWarps)
         write_gx(args, place, route, pixels, valid, inside, to_x);
       else
         own_sums.write(to_x.values);
+      delta_gradient.take(route, pixels, valid, g_delta);
     }
     later -= chunks;
     if (behind) __syncthreads();
     rate_gradients.store(sum_place, inside, q);
     sum_place.finish(exists, g_bias, g_D);
+    delta_gradient.finish_route(sum_place, exists);
   }
 }
 

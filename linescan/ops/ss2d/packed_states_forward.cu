@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(32 * kGpuPackedWarps)
         }
       }
 
-      float2* const kept = table.at(k, chunk, q, g);
+      auto* const kept = table.several_at<T>(k, chunk, q, g);
 #pragma unroll 1
       for (int pair = 0; pair < memory.pairs; ++pair) {
         if (pair > 0 && pair % 4 == 0) factors.load(args, B_walk, route, column, 2 * pair);
@@ -121,7 +121,7 @@ __global__ void __launch_bounds__(32 * kGpuPackedWarps)
         if (keeps) {
           const float first = q == 0 ? entered[0][0] : entered[1][0];
           const float second = q == 0 ? entered[0][1] : entered[1][1];
-          kept[pair * kGpuChannels] = make_float2(kLn2 * first, kLn2 * second);
+          kept[pair * kGpuChannels] = two_of<KeptState<T>>(kLn2 * first, kLn2 * second);
         }
         float h[2][2];
 #pragma unroll

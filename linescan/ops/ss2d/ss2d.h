@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 
 #include "linescan/base/tensor_view.h"
 #include "linescan/ops/gpu_stream.h"
@@ -33,7 +34,8 @@ struct Ss2dProblem {
   TensorView out;  // any type [batch, channels, height, width]
 
   // GPUs, optional: float32 [gpu_kept_states(size)], filled by the forward pass and read by the
-  // backward pass, which else spends up to a third of its time on finding them again.
+  // backward pass, which else spends up to a third of its time on finding them again. Two of them are bfloat16 numbers in
+  // each where gpu_keeps_halves(size).
   TensorView states;
 };
 
@@ -41,6 +43,14 @@ struct Ss2dProblem {
 struct Ss2dGradients {
   TensorView out;  // upstream
   TensorView x, projection, dt_weight, dt_bias, A_log, D;
+};
+
+// A backward pass that has projections only of those images that it is at: of a slice, up to Ss2dGpuPlan::slice of them. The problem's
+// `projection` and its gradient then point at room for so many images, in the shape of all; where the plan does not store delta's
+// gradient it may be the same room.
+struct Ss2dProjectionSlices {
+  // Puts work on the stream: projections of `images` images from image `first` on; and what is made of their gradients.
+  std::function<void(int64_t first, int64_t images)> begin, end;
 };
 
 Ss2dSize size_of(const Ss2dProblem& problem);
@@ -70,6 +80,9 @@ void forward(const Ss2dProblem& problem, const Ss2dGpuPlan& plan, std::byte* wor
              GpuStream stream);
 void backward(const Ss2dProblem& problem, const Ss2dGradients& gradients, const Ss2dGpuPlan& plan,
               std::byte* workspace, GpuStream stream);
+// Slice by slice, for plans of one tile and problems with at least one number.
+void backward(const Ss2dProblem& problem, const Ss2dGradients& gradients, const Ss2dGpuPlan& plan,
+              const Ss2dProjectionSlices& slices, std::byte* workspace, GpuStream stream);
 
 struct Ss2dJudge {
   Judged out;                                          // forward

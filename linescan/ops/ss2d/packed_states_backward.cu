@@ -12,7 +12,7 @@
 // The gradients of B and C, sums over the block's channels, are stored for sum_factors, and with up to eight dts those of dts;
 // with more the gradient of delta, for delta_products.cu.
 //
-// Source:    docs/decisions/0046-several-states-backward.md.
+// Source:    docs/decisions/0046-several-states-backward.md, 0066.
 // Numerics:  recurrences and sums in float; what is stored is rounded to T, and B's and C's addends before they are summed on the
 //            tensor cores. No atomics.
 // Reference: reference.cpp beside this file. Chosen by launch_backward in backward.cu.

@@ -43,7 +43,9 @@ Ss2dCall::Ss2dCall(const Tensor& x_in, const Tensor& projection_in, const Tensor
 }
 
 void Ss2dCall::use_states(const Tensor& states) {
-  if (states.numel() > 0) problem.states = view_of(kName, "states", states);
+  if (states.numel() == 0) return;
+  expect_sizes(kName, "states", states, {gpu_kept_states(size_of(problem))});
+  problem.states = view_of(kName, "states", states);
 }
 
 bool Ss2dCall::by_scans() const {

@@ -78,6 +78,14 @@ void check_projection(const Tensor& x, const Tensor& weight, const OptionalTenso
   expect_devices(kName, x.device(), {{"projection_weight", weight}, {"projection_bias", bias}});
   expect_sizes(kName, "projection_weight", weight, {weight.size(0), x.size(1)});
   if (given(bias)) expect_sizes(kName, "projection_bias", *bias, {weight.size(0)});
+  const auto expect_type_of_x = [&](const char* argument, const Tensor& tensor) {
+    if (tensor.scalar_type() != x.scalar_type())
+      throw_error<InvalidArgument>("{}: {} is {}, expected {} as x", kName, argument,
+                                   c10::toString(tensor.scalar_type()),
+                                   c10::toString(x.scalar_type()));
+  };
+  expect_type_of_x("projection_weight", weight);
+  if (given(bias)) expect_type_of_x("projection_bias", *bias);
 }
 
 Tensor projection_of(const Tensor& x, const Tensor& weight, const OptionalTensor& bias) {
@@ -201,18 +209,23 @@ Gradients7 projected_backward_device(const Tensor& grad_out, const Tensor& state
   return {gx, sums.of_weight(), sums.of_bias(), gdt_weight, gdt_bias, gA_log, gD};
 }
 
-OutAndStates projected_meta(const Tensor& x, const Tensor&, const OptionalTensor&,
+OutAndStates projected_meta(const Tensor& x, const Tensor& weight, const OptionalTensor& bias,
                             const Tensor& dt_weight, const Tensor&, const Tensor& A_log,
                             const Tensor&, at::IntArrayRef routes,
                             std::optional<at::ScalarType> out_dtype, bool keep_states) {
+  if (sizes_known({x, weight, bias})) check_projection(x, weight, bias);
   return {empty_as(x, out_dtype.value_or(x.scalar_type())),
           empty_states(x, dt_weight, A_log, routes, keep_states)};
 }
 
-Gradients7 projected_backward_meta(const Tensor&, const Tensor&, const Tensor& x,
+Gradients7 projected_backward_meta(const Tensor& grad_out, const Tensor& states, const Tensor& x,
                                    const Tensor& weight, const OptionalTensor& bias,
                                    const Tensor& dt_weight, const Tensor& dt_bias,
                                    const Tensor& A_log, const Tensor& D, at::IntArrayRef) {
+  if (sizes_known({grad_out, states, x, weight, bias})) {
+    check_projection(x, weight, bias);
+    check_ss2d_gradient(grad_out, states, x);
+  }
   return {empty_as(x, x.scalar_type()),
           empty_rows(weight),
           given(bias) ? empty_rows(*bias) : at::empty({0}, weight.options()),

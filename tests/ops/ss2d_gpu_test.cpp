@@ -17,8 +17,6 @@ namespace {
 using Case = Ss2dCase;
 using Sample = Ss2dSample;
 
-// `slice`: images of a launch, twice as many where states cross tiles; 0: as planned. as_if_half: by plans that expect a result of
-// x's type.
 // With projections of a slice of the batch at a time, and their gradient in the same place where the plan allows it.
 void backward_by_slices(const Ss2dProblem& problem, const Ss2dGradients& gradients,
                         const Ss2dGpuPlan& plan, std::byte* workspace) {
@@ -46,6 +44,8 @@ void backward_by_slices(const Ss2dProblem& problem, const Ss2dGradients& gradien
   backward(of_slice, to_slice, plan, slices, workspace, GpuStream{});
 }
 
+// `slice`: images of a launch, twice as many where states cross tiles; 0: as planned. as_if_half: by plans that expect a result of
+// x's type. projected_again: backward by slices.
 void run_on_gpu(Sample& sample, const Gpu& gpu = test_gpu(), bool keep_states = false,
                 int64_t slice = 0, bool as_if_half = false, bool projected_again = false) {
   check(sample.problem);
@@ -78,11 +78,10 @@ void run_on_gpu(Sample& sample, const Gpu& gpu = test_gpu(), bool keep_states = 
   forward(problem, ahead, forward_workspace.data(), GpuStream{});
   const Ss2dGpuPlan back = planned(Pass::kBackward);
   GpuWorkspace backward_workspace(back.workspace_bytes);
-  if (!projected_again) {
-    backward(problem, gradients, back, backward_workspace.data(), GpuStream{});
-  } else {
+  if (projected_again)
     backward_by_slices(problem, gradients, back, backward_workspace.data());
-  }
+  else
+    backward(problem, gradients, back, backward_workspace.data(), GpuStream{});
   tensors.bring_back();
 }
 

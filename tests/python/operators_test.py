@@ -488,10 +488,31 @@ def test_a_scan_with_its_projection_is_ss2d(with_bias, layout):
     upstream = torch.rand_like(out)
     torch.testing.assert_close(torch.autograd.grad(out, wanted, upstream),
                                torch.autograd.grad(whole, wanted, upstream))
-    with pytest.raises(RuntimeError, match="ss2d: projection_weight has shape"):
-        ops.ss2d_scan_projected(x, weight.flatten(0, 1)[:, 1:], None, *rest)
-    with pytest.raises(RuntimeError, match="ss2d: projection_weight has 3 dimensions"):
-        ops.ss2d_scan_projected(x, weight, None, *rest)
+
+
+def test_a_scan_with_its_projection_names_what_does_not_fit():
+    x, weight, bias, *rest = ss2d_inputs(requires_grad=False)
+    rows, numbers = weight.flatten(0, 1), bias.flatten()
+    for given, message in [
+        ((x[0], rows, numbers), r"x has 3 dimensions, expected \[batch, channels, height, width\]"),
+        ((x, weight, numbers), "projection_weight has 3 dimensions"),
+        ((x, rows[:, 1:], numbers), r"projection_weight has shape \[24, 2\], expected \[24, 3\]"),
+        ((x, rows.float(), numbers), "projection_weight is Float, expected Double as x"),
+        ((x, rows.to("meta"), numbers), "projection_weight is on meta, expected cpu"),
+        ((x, rows, numbers[1:]), r"projection_bias has shape \[23\], expected \[24\]"),
+        ((x, rows, numbers.float()), "projection_bias is Float, expected Double as x"),
+    ]:
+        with pytest.raises(RuntimeError, match="ss2d: " + message):
+            ops.ss2d_scan_projected(*given, *rest)
+        with pytest.raises(RuntimeError, match="ss2d: " + message):
+            ops.ss2d_scan_projected_backward(torch.rand_like(x), x.new_empty(0), *given, *rest)
+    for gradient, states, message in [
+        (torch.rand(2, 3, 4, 4).double(), x.new_empty(0), r"grad_out has shape \[2, 3, 4, 4\]"),
+        (x.to("meta"), x.new_empty(0), "grad_out is on meta, expected cpu"),
+        (torch.rand_like(x), x.new_empty(5), r"states has shape \[5\], expected"),
+    ]:
+        with pytest.raises(RuntimeError, match="ss2d: " + message):
+            ops.ss2d_scan_projected_backward(gradient, states, x, rows, numbers, *rest)
 
 
 # Slices of the batch, whose gradients of the projection's parameters add up; up to eight dts and more.
@@ -521,8 +542,10 @@ def test_several_states_do_without_a_projection_that_is_kept(rank, with_bias):
     rows = x.flatten(2).transpose(1, 2)
     projection = rows @ weight.flatten(0, 1).t() + (bias.flatten() if with_bias else 0)
     expected_out = ops.ss2d_scan(x, projection, *rest, routes)[0]
-    assert torch.equal(out, expected_out) or with_bias  # the sum with the bias is rounded twice here
-    for got, expected in zip(gradients, torch.autograd.grad(expected_out, wanted, upstream)):
+    if not with_bias:  # whose sum is rounded once more here
+        assert torch.equal(out, expected_out)
+    for got, expected in zip([out, *gradients],
+                             [expected_out, *torch.autograd.grad(expected_out, wanted, upstream)]):
         scale = expected.abs().max().item()
         torch.testing.assert_close(got.float(), expected.float(), rtol=0.02, atol=0.01 * scale)
 

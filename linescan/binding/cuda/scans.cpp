@@ -9,11 +9,9 @@
 namespace linescan {
 namespace {
 
-// Calls run(plan, workspace, stream) for a problem and its plan.
-template <class Problem, class Plan, class Run>
-void with_workspace(const Problem& problem, const Plan& plan, const at::Tensor& on,
-                    const Run& run) {
-  check_gpu(problem);
+// Calls run(plan, workspace, stream).
+template <class Plan, class Run>
+void with_workspace(const Plan& plan, const at::Tensor& on, const Run& run) {
   const c10::cuda::CUDAGuard guard(on.device());
   const OperatorRunning running(plan);
   const at::Tensor workspace = gpu_workspace(on, plan.workspace_bytes);
@@ -24,7 +22,7 @@ template <class Problem, class Size, class Run>
 void with_plan(const Problem& problem, const Size& size, Pass pass, const at::Tensor& on,
                const Run& run) {
   check_gpu(problem);
-  with_workspace(problem, linescan::plan(size, pass, gpu_of(on)), on, run);
+  with_workspace(linescan::plan(size, pass, gpu_of(on)), on, run);
 }
 
 class CudaScans : public GpuScans {
@@ -45,7 +43,8 @@ class CudaScans : public GpuScans {
   }
   void backward(const Ss2dProblem& problem, const Ss2dGradients& gradients, const Ss2dGpuPlan& plan,
                 const Ss2dProjectionSlices& slices, const at::Tensor& on) override {
-    with_workspace(problem, plan, on, [&](const Ss2dGpuPlan& plan, const auto&... where) {
+    check_gpu(problem);
+    with_workspace(plan, on, [&](const Ss2dGpuPlan& plan, const auto&... where) {
       linescan::backward(problem, gradients, plan, slices, where...);
     });
   }

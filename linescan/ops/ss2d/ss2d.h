@@ -34,8 +34,8 @@ struct Ss2dProblem {
   TensorView out;  // any type [batch, channels, height, width]
 
   // GPUs, optional: float32 [gpu_kept_states(size)], filled by the forward pass and read by the
-  // backward pass, which else spends up to a third of its time on finding them again. Two of them are bfloat16 numbers in
-  // each where gpu_keeps_halves(size).
+  // backward pass, which else spends up to a third of its time on finding them again. Where gpu_keeps_halves(size)
+  // each has two bfloat16 numbers in its place.
   TensorView states;
 };
 

@@ -104,6 +104,7 @@ json own_fields(const GatedDeltaRuleGpuPlan& plan) {
                    {"split", plan.piece.split},
                    {"kept_bytes", plan.kept_bytes},
                    {"keeps_records", plan.piece.keeps_records},
+                   {"keeps_states", plan.piece.keeps_states},
                    {"makes_records", plan.makes_records}};
   for (const auto& [name, launch] : {std::pair{"records", plan.records},
                                      {"scan", plan.scan},

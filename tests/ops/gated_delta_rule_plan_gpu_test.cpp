@@ -389,12 +389,27 @@ TEST(GatedDeltaRuleGpuPieces, AreChosenByTheProblemAlone) {
       shared;  // sequences: whole ones, so that a piece's records are neighbours
   many.batch = many.sequences = 8;
   many.length = 4096;
-  EXPECT_EQ(gpu_piece(many, false), (GatedDeltaRulePiece{2, 4096, 4096, false, true}));
+  EXPECT_EQ(gpu_piece(many, false), (GatedDeltaRulePiece{2, 4096, 4096, false, true, 0, true}));
+  // Of the two that are done first states and corrections are kept, too; a backward pass has room for those of the others.
+  const int64_t first_states = 2 * 64 * 64 * (128 + 64) * 128 / 2;
+  EXPECT_EQ(gpu_kept_states(many, false, gpu_piece(many, false)),
+            8 * 64 * 64 * (18432 / 4) + first_states);
+  many.kept_states = true;
+  EXPECT_TRUE(plan(many, false, Pass::kForward, gpu).piece.keeps_states);
+  const auto of_pairs = plan(many, false, Pass::kBackward, gpu);
+  EXPECT_TRUE(of_pairs.piece.keeps_states);
+  EXPECT_NE(to_string(of_pairs).find("states of the first piece, too"), std::string::npos);
+  GatedDeltaRulePiece all = gpu_piece(many, false);
+  all.batch = 8;
+  const auto at_once = plan(many, false, Pass::kBackward, gpu, all);
+  EXPECT_LT(at_once.workspace_bytes, 4 * (of_pairs.workspace_bytes - 4 * first_states) + 1024);
+  EXPECT_FALSE(plan(many, false, Pass::kBackward, find_gpu("a100")).piece.keeps_states);
+  many.kept_states = false;
   many.batch = many.sequences = 6;  // fewer at once
-  EXPECT_EQ(gpu_piece(many, false), (GatedDeltaRulePiece{1, 4096, 4096, false, true}));
+  EXPECT_EQ(gpu_piece(many, false), (GatedDeltaRulePiece{1, 4096, 4096, false, true, 0, true}));
   many.batch = many.sequences = 16;
   many.value_heads = 32;  // two sequences would be a wave, too, but pieces of four are small enough
-  EXPECT_EQ(gpu_piece(many, false), (GatedDeltaRulePiece{4, 4096, 4096, false, true}));
+  EXPECT_EQ(gpu_piece(many, false), (GatedDeltaRulePiece{4, 4096, 4096, false, true, 0, true}));
   many.batch = many.sequences = 4;
   many.length = 6144;
   many.heads = 6;
@@ -406,6 +421,14 @@ TEST(GatedDeltaRuleGpuPieces, AreChosenByTheProblemAlone) {
   small.heads = small.value_heads = 16;
   small.K = small.V = 64;
   EXPECT_EQ(gpu_piece(small, false), (GatedDeltaRulePiece{8, 512, 512}));
+  // Corrections take the place of P where records are made anew, and V is no wider than a chunk is long.
+  small.kept_states = true;
+  const auto in_place = plan(small, false, Pass::kBackward, gpu);
+  EXPECT_TRUE(in_place.corrections_take_place);
+  EXPECT_EQ(in_place.corrections_at, in_place.records_at + 64 * 64 * 2);
+  EXPECT_EQ(in_place.correction_step, in_place.record_bytes / 2);
+  EXPECT_FALSE(of_pairs.corrections_take_place);
+  EXPECT_EQ(of_pairs.correction_step, 64 * 128);
   GatedDeltaRuleSize longer = size;
   longer.length = 32768;  // shorter pieces, so that records have room
   EXPECT_EQ(gpu_piece(longer, false), (GatedDeltaRulePiece{1, 6656, 3328, false, true}));

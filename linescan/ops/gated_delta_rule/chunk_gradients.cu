@@ -162,8 +162,9 @@ __global__ void __launch_bounds__(GradientTiles<T, kKeys>::kThreads, kKeys == 32
                   int64_t{kKeys}, kSlice, values - v, kKeys, kKeys, true);
       };
       state_slice(stage.S, args.states);
-      load_tile(team, stage.slices[0], kSliceStride, args.corrections + row * kChunk * values + v,
-                int64_t{values}, kChunk, kChunk, kSlice, values - v, true);
+      load_tile(team, stage.slices[0], kSliceStride,
+                args.corrections + row * args.correction_step + v, int64_t{values}, kChunk, kChunk,
+                kSlice, values - v, true);
       if (outputs) {
         load_tile(team, stage.slices[1], kSliceStride,
                   args.o.data ? chunk.rows(args.o, h) + v : nullptr, chunk.row_step(args.o), kChunk,
@@ -427,8 +428,12 @@ void launch_delta_gradients(const GatedDeltaRuleProblem& p,
   const bool key_vectors = rows_are_vectors(gradients.q) && rows_are_vectors(gradients.k);
   const bool pairs = (!gradients.q || rows_are_pairs(gradients.q)) &&
                      (!gradients.k || rows_are_pairs(gradients.k));
+  const int64_t slices =
+      plan.warp_groups || plan.deep_groups ? plan.padded_values / DeltaLayout::kPanel : 1;
   dispatch_delta(p.q.dtype, plan.padded_keys, [&]<typename T, int kKeys>() {
-    const auto of = [&](int64_t at) { return reinterpret_cast<const T*>(workspace + at); };
+    const auto of = [&](int64_t at, const std::byte* kept = nullptr) {
+      return reinterpret_cast<const T*>(kept ? kept : workspace + at);
+    };
     const GradientArgs<T> args = {delta_inputs<T>(p),
                                   delta_sequences(p, workspace),
                                   delta_rows<const T>(gradients.o),
@@ -445,9 +450,10 @@ void launch_delta_gradients(const GatedDeltaRuleProblem& p,
                                   static_cast<int>(plan.gradient_stages),
                                   plan.chunks,
                                   kept.records,
-                                  of(plan.states_at),
+                                  of(plan.states_at, kept.states),
                                   of(plan.state_gradients_at),
-                                  of(plan.corrections_at),
+                                  of(plan.corrections_at, kept.corrections),
+                                  static_cast<int>(plan.correction_step / slices),
                                   delta_parameter_sums(plan, workspace),
                                   reinterpret_cast<float*>(workspace + plan.gradient_slots_at),
                                   plan.gradient_slot_floats};

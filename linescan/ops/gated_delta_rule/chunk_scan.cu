@@ -107,8 +107,8 @@ __global__ void __launch_bounds__(32 * kDeltaScanWarps) scan_kernel(DeltaScanArg
                        own_value, in.V, args.pairs);
         }
       } else if (args.corrections && place.key == 0) {
-        store_tokens(args.corrections + at.row(number) * cut.correction_numbers(kChunk),
-                     cut.padded_values, kChunk, sums, own_value, cut.padded_values, true);
+        store_tokens(args.corrections + at.row(number) * cut.correction_step, cut.padded_values,
+                     kChunk, sums, own_value, cut.padded_values, true);
       }
       const float decay = tile.rows[kDecay * kChunk];
       state = state.mapped([&](float x, int, int) { return decay * x; });
@@ -127,19 +127,21 @@ void launch_delta_scan(const GatedDeltaRuleProblem& p, const GatedDeltaRuleGpuPl
   const bool outputs = plan.pass == Pass::kForward;
   dispatch_delta(p.q.dtype, plan.padded_keys, [&]<typename T, int kKeys>() {
     const bool v_first = p.inputs.state_v_first;
-    DeltaScanArgs<T> args = {delta_inputs<T>(p),
-                             delta_sequences(p, workspace),
-                             delta_states(p.initial_state, v_first),
-                             delta_states(p.final_state, v_first),
-                             delta_rows<T>(p.o),
-                             delta_scan_cut(p, plan),
-                             kept.records,
-                             p.o && rows_are_pairs(p.o),
-                             p.o && rows_are_vectors(p.o),
-                             reinterpret_cast<T*>(workspace + plan.states_at),
-                             reinterpret_cast<T*>(workspace + plan.corrections_at),
-                             {},
-                             {}};
+    DeltaScanArgs<T> args = {
+        delta_inputs<T>(p),
+        delta_sequences(p, workspace),
+        delta_states(p.initial_state, v_first),
+        delta_states(p.final_state, v_first),
+        delta_rows<T>(p.o),
+        delta_scan_cut(p, plan),
+        kept.records,
+        p.o && rows_are_pairs(p.o),
+        p.o && rows_are_vectors(p.o),
+        reinterpret_cast<T*>(outputs ? kept.states : workspace + plan.states_at),
+        reinterpret_cast<T*>(outputs ? kept.corrections : workspace + plan.corrections_at),
+        outputs && kept.states ? plan.piece.batch : 0,
+        {},
+        {}};
     const auto launch_scan = [&](DeltaScanArgs<T> args, bool outputs, const DeltaLaunch& shape) {
       args.shared = delta_shared_walks(p, plan, args.cut, args.segments, shape, workspace);
       if constexpr (sizeof(T) == 2) {

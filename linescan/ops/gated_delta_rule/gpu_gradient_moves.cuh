@@ -176,7 +176,8 @@ __device__ __forceinline__ void move_gradient_tiles(const Tiles& tiles, const Gr
           bulk.expect(thread, at,
                       2 * kStateBytes + kTokenBytes + (slice == 0 ? kRowBytes : 0) +
                           (in_boxes ? (last_part ? 3 : 2) * kTokenBytes : 0));
-          bulk.copy(thread, at, stage.u.data, args.corrections + unit * Tiles::kSquare,
+          bulk.copy(thread, at, stage.u.data,
+                    args.corrections + int64_t{1} * static_cast<int>(unit) * args.correction_step,
                     kTokenBytes);
           bulk.copy(thread, at, stage.S.data, args.states + state, kStateBytes);
           bulk.copy(thread, at, stage.gS.data, args.state_gradients + state, kStateBytes);

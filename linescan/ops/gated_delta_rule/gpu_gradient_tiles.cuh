@@ -176,7 +176,7 @@ struct GroupTiles : DeltaSizes<T, kKeys> {
   }
 };
 
-// One slice of V in a stage: states [slice, keys], and tiles [chunk, slice].
+// One slice of V in a stage: states [slice, keys], u^T [slice, chunk], and tiles [chunk, slice].
 template <class Tiles, typename T>
 struct GroupStage {
   Panels<T> S, gS, u, go, gx, v;
@@ -187,7 +187,7 @@ struct GroupStage {
     S = {first, Tiles::kSlice};
     gS = {first + kState, Tiles::kSlice};
     T* const tokens = first + 2 * kState;
-    u = {tokens, Tiles::kChunk};
+    u = {tokens, Tiles::kSlice};
     go = {tokens + kTokens, Tiles::kChunk};
     gx = {tokens + 2 * kTokens, Tiles::kChunk};
     v = {tokens + 3 * kTokens, Tiles::kChunk};

@@ -21,6 +21,7 @@ struct GradientArgs {
   int64_t chunks;
   std::byte* records;
   const T *states, *state_gradients, *corrections;
+  int correction_step;  // to the next chunk and value head, or slice of V where these lie by themselves
   float* parameter_sums;  // [chunks, 2, value_heads]: for A_log and dt_bias
   float* slots;           // of blocks of warp groups (group_gradients.cu)
   int64_t slot_floats;    // of one

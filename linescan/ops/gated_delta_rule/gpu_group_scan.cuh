@@ -240,7 +240,7 @@ struct GroupScanSource {
 };
 
 // What a chunk leaves, behind the stages: S in front of it or the gradient of S behind it, [64, K]; u, later outputs, or gX,
-// [tokens, 64]. Two chunks in turn.
+// [tokens, 64], or u^T where nobody makes outputs. Two chunks in turn.
 template <class Tiles, typename T, int kKeys>
 struct GroupDesk {
   static constexpr int kNumbers = 64 * kKeys + 64 * 64;
@@ -442,8 +442,8 @@ __device__ __forceinline__ void send_panels(T* to, const Panels<T>& panels) {
   }
 }
 
-// What a block's 64 columns of V leave in the workspace for a chunk, as Panels: S or gS' [values, keys], and u [tokens, values]
-// where there is room for it.
+// What a block's 64 columns of V leave in the workspace for a chunk, as Panels: S^T or gS'^T [values, keys], and u^T [values,
+// tokens] where there is room for it. As the registers hold them, so that a warp's rows are neighbours.
 template <int kKeys, typename T>
 struct GroupScanWorkspace {
   T *states, *corrections;
@@ -458,7 +458,7 @@ struct GroupScanWorkspace {
   }
   template <class Senders>
   __device__ __forceinline__ void send_corrections(int64_t row, const Panels<T>& panels) const {
-    send<Senders, 1>(corrections + row * cut.correction_numbers(64) + int64_t{1} * first_value * 64,
+    send<Senders, 1>(corrections + row * cut.correction_step + int64_t{1} * first_value * 64,
                      panels);
   }
 

@@ -11,10 +11,12 @@ namespace linescan {
 struct DeltaSegments;  // gpu_segments.cuh
 
 // Of a problem, or of a piece of one: the records of its chunks, and what a forward pass keeps, turned transitions from its
-// second segment on, and states from the end of its first one on (gpu_kept_states()). Null: nothing.
+// second segment on, and states from the end of its first one on; of a first piece the states and corrections of its chunks
+// (gpu_kept_states()). Null: nothing.
 struct DeltaKept {
   std::byte* records;
   float *turned = nullptr, *boundaries = nullptr;
+  std::byte *states = nullptr, *corrections = nullptr;
 };
 
 // Sane bounds at the start of the workspace, if sequences are packed.

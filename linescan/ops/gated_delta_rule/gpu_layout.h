@@ -43,7 +43,7 @@ struct DeltaLayout {
   }
   constexpr int64_t rows_bytes() const { return kDeltaRecordRows * chunk() * 4; }
 
-  // In the workspace: A and P, then the rows.
+  // In the workspace: A and P, then the rows. P is as large as the corrections of so many columns of V.
   constexpr int64_t record_bytes() const {
     return int64_t{2} * chunk() * chunk() * number_bytes + rows_bytes();
   }
@@ -151,7 +151,8 @@ struct DeltaLayout {
   }
   // Those that make records themselves: two groups carry the states of 128 columns, and leave outputs where v was; one makes A and
   // rows of a record, one everything else, and moves data. Stages of k, q and v; records of two chunks; L; of two chunks decays, gates,
-  // betas and factors of norms; where copies arrive; of several walks in turn, where tokens come from and go to.
+  // betas and factors of norms; where copies arrive; of several walks in turn, where tokens come from and go to; what is kept for a
+  // backward pass, on its way.
   static constexpr int kRecordingThreads = 512, kRecordingStages = 3;
   static constexpr int kRecordingWays = 4, kRecordingWaysBytes = 224;
   constexpr int64_t recording_stage_bytes() const {
@@ -161,7 +162,7 @@ struct DeltaLayout {
     return kRecordingStages * recording_stage_bytes() + 2 * record_bytes() +
            int64_t{4} * chunk() * square_stride() +
            2 * (record_decays_bytes() + int64_t{4} * 4 * chunk()) + 8 * (kRecordingStages + 1) +
-           kRecordingWays * kRecordingWaysBytes;
+           kRecordingWays * kRecordingWaysBytes + 2 * group_panel_bytes();
   }
 
   // Whole sequences by single warps, for half types: tiles of k, v, q, in a backward pass also go, and what is kept of a

@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "linescan/base/math.h"
-#include "linescan/ops/gated_delta_rule/gpu_layout.h"
 
 namespace linescan {
 namespace {
@@ -18,7 +17,7 @@ struct PieceLimits {
 };
 PieceLimits piece_limits(const GatedDeltaRuleSize& size) {
   constexpr int64_t kMiB = int64_t{1} << 20;
-  return std::max(size.K, size.V) <= DeltaLayout::kPanel ? PieceLimits{0.375, 48 * kMiB, 512}
+  return std::max(size.K, size.V) <= DeltaLayout::kPanel ? PieceLimits{0.3, 32 * kMiB, 512}
                                                          : PieceLimits{0.5, 64 * kMiB, 640};
 }
 // A segment of a piece has no fewer tokens than these; segments of a piece are no more.
@@ -29,8 +28,9 @@ constexpr double kMostOfValues = 6.2;
 constexpr int64_t kRecordsOfPiece = 2000;
 // Blocks that a GPU works on at once: that of the larger ones. Pieces should not add waves of them.
 constexpr int64_t kBlocksAtOnce = 132;
-// Of packed sequences a piece has about so many waves of them, or more.
-constexpr double kPackedWaves = 2;
+// Of packed sequences a piece has about so many waves of them, or more, and its workspace may be so much of what others may: numbers of
+// chunks count one more for every sequence.
+constexpr double kPackedWaves = 2, kPackedShare = 0.75;
 
 // What a split costs, in times that a block's walk needs for a chunk: the start and end of a walk; a chunk of one without
 // outputs; the chain, and each of its boundaries. A split that gains less than a tenth is not worth its rounding.
@@ -95,11 +95,17 @@ int64_t segment_tokens(const GatedDeltaRuleSize& size, int64_t sequences, int64_
   return std::min(tokens, round_up(ceil_div(tokens, segments), DeltaLayout::kPanel));
 }
 
-// Of a token, in bytes: what a pass and its gradients leave behind, and what a backward pass works with, records and others.
+// Of a token, in bytes: what a pass and its gradients leave behind, and what a backward pass works with, records, states or their
+// gradients, and corrections.
 struct TokenBytes {
-  double results, records, others;
+  double results, records, states, corrections;
+  bool corrections_take_place;  // of P, unless records are kept
 
-  double workspace(bool keeps_records) const { return (keeps_records ? 0 : records) + others; }
+  double others() const { return 2 * states + corrections; }
+  double workspace(bool keeps_records) const {
+    if (keeps_records) return others();
+    return records + 2 * states + (corrections_take_place ? 0 : corrections);
+  }
 };
 TokenBytes token_bytes(const GatedDeltaRuleSize& size) {
   const DeltaLayout layout = likely_layout(size);
@@ -110,30 +116,34 @@ TokenBytes token_bytes(const GatedDeltaRuleSize& size) {
   };
   return {static_cast<double>(2 * number * (size.heads * size.K + size.value_heads * size.V)),
           of_value_heads(layout.record_bytes() / chunk),
-          of_value_heads(number * (2 * layout.keys * values / chunk + values))};
+          of_value_heads(number * layout.keys * values / chunk), of_value_heads(number * values),
+          corrections_take_place(layout, values, {})};
 }
 
 // As many pieces as make the workspace small enough, to which records that are kept do not belong; `tokens`: that it has room for.
-int64_t wanted_pieces(const GatedDeltaRuleSize& size, int64_t tokens, bool keeps_records) {
+int64_t wanted_pieces(const GatedDeltaRuleSize& size, int64_t tokens, bool keeps_records,
+                      double of_share = 1) {
   const TokenBytes bytes = token_bytes(size);
   const PieceLimits limits = piece_limits(size);
   const double workspace = bytes.workspace(keeps_records);
   const double room = static_cast<double>(tokens) * workspace;
   const double results = static_cast<double>(size.batch * size.length) * bytes.results;
-  const auto wanted = static_cast<int64_t>(std::ceil(room / (limits.share * results)));
+  const auto wanted = static_cast<int64_t>(std::ceil(room / (of_share * limits.share * results)));
   const int64_t worth = std::llround(room / static_cast<double>(limits.small));
   return std::clamp<int64_t>(worth, 1, std::max<int64_t>(wanted, 1));
 }
 
-// Whether the records of all chunks have room, beside what else a piece of a backward pass needs.
-bool have_room(const GatedDeltaRuleSize& size, const GatedDeltaRulePiece& piece) {
+// Whether the records of all chunks have room, and perhaps the states of a piece, beside what else a piece of a backward pass needs.
+bool have_room(const GatedDeltaRuleSize& size, const GatedDeltaRulePiece& piece,
+               bool with_states = false) {
   const TokenBytes bytes = token_bytes(size);
   const auto all = static_cast<double>(size.batch * size.length),
              at_once = static_cast<double>(piece.batch * piece.tokens),
              values =
                  static_cast<double>(size.value_heads * (size.K + size.V) * size_of(size.dtype)) /
                  2;
-  return all * (bytes.results + bytes.records) + at_once * bytes.others <=
+  return all * (bytes.results + bytes.records) + at_once * bytes.others() +
+             (with_states ? at_once * (bytes.states + bytes.corrections) : 0) <=
          kMostOfValues * all * values;
 }
 
@@ -195,7 +205,7 @@ GatedDeltaRulePiece gpu_piece(const GatedDeltaRuleSize& size, bool packed) {
     const double enough = kPackedWaves * static_cast<double>(kBlocksAtOnce);
     const int64_t most =
         std::clamp<int64_t>(std::llround(static_cast<double>(blocks) / enough), 1,
-                            std::min(size.heads, wanted_pieces(size, room, false)));
+                            std::min(size.heads, wanted_pieces(size, room, false, kPackedShare)));
     const int64_t heads = ceil_div(size.heads, most_parts(size.heads, blocks / size.heads, most));
     if (heads < size.heads) piece.heads = heads;
     return piece;
@@ -209,6 +219,8 @@ GatedDeltaRulePiece gpu_piece(const GatedDeltaRuleSize& size, bool packed) {
     if (cuts > 1) part.tokens = round_up(part.tokens, part.segment);
     part.split = cost.pays(usual_segments(size, part));
     part.keeps_records = may_keep_records(size, packed, part) && have_room(size, part);
+    part.keeps_states = part.keeps_records && part.tokens == size.length &&
+                        have_room(size, part, /*with_states=*/true);
     return part;
   };
   // Along a sequence it is the gradients' kernel that needs blocks.
@@ -248,7 +260,8 @@ int64_t gpu_kept_states(const GatedDeltaRuleSize& size, bool packed,
                         const GatedDeltaRulePiece& piece) {
   const int64_t segments = delta_segment_count(size, packed, piece);
   const int64_t heads = size.batch * size.value_heads, keys = delta_padded_keys(size.K);
-  return gpu_kept_records(size, piece) + (segments - 1) * heads * size.K * size.V +
+  return gpu_kept_records(size, piece) + gpu_kept_chunk_states(size, piece) +
+         (segments - 1) * heads * size.K * size.V +
          (piece.split ? std::max<int64_t>(segments - 2, 0) * heads * keys * keys : 0);
 }
 
@@ -264,6 +277,15 @@ int64_t gpu_kept_records(const GatedDeltaRuleSize& size, const GatedDeltaRulePie
   const DeltaLayout layout = likely_layout(size);
   return size.batch * ceil_div(size.length, int64_t{layout.chunk()}) * size.value_heads *
          (layout.record_bytes() / int64_t{sizeof(float)});
+}
+
+int64_t gpu_kept_chunk_states(const GatedDeltaRuleSize& size, const GatedDeltaRulePiece& piece) {
+  if (!piece.keeps_states) return 0;
+  const DeltaLayout layout = likely_layout(size);
+  const int64_t values = round_up(size.V, int64_t{DeltaLayout::kPanel});
+  return std::min(piece.batch, size.batch) * ceil_div(size.length, int64_t{layout.chunk()}) *
+         size.value_heads * values * (layout.keys + layout.chunk()) * layout.number_bytes /
+         int64_t{sizeof(float)};
 }
 
 bool delta_split_pays(const GatedDeltaRuleSize& size, const GatedDeltaRulePiece& piece,

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "linescan/ops/gated_delta_rule/gpu_layout.h"
 #include "linescan/ops/gated_delta_rule/plan.h"
 
 namespace linescan {
@@ -28,6 +29,9 @@ struct GatedDeltaRulePiece {
   // tokens and value head, in half types.
   bool keeps_records = false;
   int64_t heads = 0;  // of q and k, with their value heads; 0: all
+  // And, where it makes records and states in one scan, the states and corrections of the first piece, which are otherwise found
+  // again as those of all pieces are: 48 KiB a chunk and value head, in half types with K = V = 128. Pieces are whole sequences then.
+  bool keeps_states = false;
 
   bool operator==(const GatedDeltaRulePiece&) const = default;
 };
@@ -35,9 +39,16 @@ struct GatedDeltaRulePiece {
 // (gpu_segments.cuh).
 int64_t delta_segment_count(const GatedDeltaRuleSize& size, bool packed,
                             const GatedDeltaRulePiece& piece);
+// Whether a backward pass puts the corrections of a chunk, with so many padded columns of V, where P of its record was. What the forward
+// pass keeps stays as it is: there may be another backward pass.
+inline bool corrections_take_place(const DeltaLayout& layout, int64_t values,
+                                   const GatedDeltaRulePiece& piece) {
+  return !piece.keeps_records && values <= layout.chunk();
+}
 // A function of the problem alone, so that what a forward pass keeps does not depend on the device.
 GatedDeltaRulePiece gpu_piece(const GatedDeltaRuleSize& size, bool packed);
-// Numbers of GatedDeltaRuleProblem::states. First the records of all chunks, if they are kept. If the piece is split, turned transitions of all segments but the first and
+// Numbers of GatedDeltaRuleProblem::states. First the records of all chunks, if they are kept; then states and corrections of the
+// first piece's chunks, if those are. If the piece is split, turned transitions of all segments but the first and
 // the last (of packed sequences numbers, some of which nobody writes), [segments - 2, batch, value_heads, padded keys, padded keys]; then where all segments but the first start, [segments - 1,
 // batch, value_heads, K, V].
 int64_t gpu_kept_states(const GatedDeltaRuleSize& size, bool packed,
@@ -46,8 +57,9 @@ int64_t gpu_kept_states(const GatedDeltaRuleSize& size, bool packed,
 // (below 64 tokens mode auto may not).
 bool may_keep_records(const GatedDeltaRuleSize& size, bool packed,
                       const GatedDeltaRulePiece& piece);
-// The first of these numbers.
+// The first of these numbers, and the second.
 int64_t gpu_kept_records(const GatedDeltaRuleSize& size, const GatedDeltaRulePiece& piece);
+int64_t gpu_kept_chunk_states(const GatedDeltaRuleSize& size, const GatedDeltaRulePiece& piece);
 
 // Whether a forward pass on so many multiprocessors, with blocks of so many columns, gains by walking the piece's segments side by
 // side; its gain is a backward pass's, too.

@@ -224,10 +224,10 @@ void plan_gradients(GatedDeltaRuleGpuPlan& plan, const GatedDeltaRuleSize& size,
       layout.group_gradients_bytes());
 }
 
-// Chunk by chunk.
+// Chunk by chunk. states_are_kept: backward, those of all chunks.
 void plan_chunks(GatedDeltaRuleGpuPlan& plan, const GatedDeltaRuleSize& size, bool packed,
                  const DeltaLayout& layout, int64_t heads, const GatedDeltaRulePiece& piece,
-                 const Gpu& gpu, Parts& parts) {
+                 bool states_are_kept, const Gpu& gpu, Parts& parts) {
   if (size.sequences > 0)
     plan.chunks = packed ? size.length / plan.chunk + size.sequences
                          : size.sequences * ceil_div(size.length, plan.chunk);
@@ -257,22 +257,31 @@ void plan_chunks(GatedDeltaRuleGpuPlan& plan, const GatedDeltaRuleSize& size, bo
     plan.records_at = parts.reserve(value_units * plan.record_bytes);
   expect_shared("records", plan.records, size, gpu);
   expect_shared("scan", plan.scan, size, gpu);
+  const int64_t number = layout.number_bytes, values = plan.padded_values;
+  plan.correction_step = values * plan.chunk;
   if (plan.pass == Pass::kForward) return;
   plan.reverse_scan = scan.launch(true, plan.stages);
   plan_gradients(plan, size, layout, gpu);
   expect_shared("reverse scan", plan.reverse_scan, size, gpu);
   expect_shared("gradients", plan.gradients, size, gpu);
-  const int64_t number = layout.number_bytes, values = plan.padded_values;
-  plan.states_at = parts.reserve(value_units * values * plan.padded_keys * number);
+  if (!states_are_kept)
+    plan.states_at = parts.reserve(value_units * values * plan.padded_keys * number);
+  plan.corrections_take_place = corrections_take_place(layout, values, piece);
+  if (plan.corrections_take_place) {
+    plan.corrections_at = plan.records_at + plan.chunk * plan.chunk * number;
+    plan.correction_step = plan.record_bytes / number;
+  } else if (!states_are_kept) {
+    plan.corrections_at = parts.reserve(value_units * values * plan.chunk * number);
+  }
   plan.state_gradients_at = parts.reserve(value_units * values * plan.padded_keys * number);
-  plan.corrections_at = parts.reserve(value_units * values * plan.chunk * number);
   plan.parameter_sums_at = parts.reserve(2 * value_units * 4);
   plan.gradient_slots_at = parts.reserve(4 * plan.gradients.grid * plan.gradient_slot_floats);
 }
 
 // All at once, a problem or a piece of it, whose sequences, or segments of them, are so many walks side by side.
 GatedDeltaRuleGpuPlan plan_piece(const GatedDeltaRuleSize& size, bool packed, Pass pass,
-                                 const Gpu& gpu, int64_t walks, const GatedDeltaRulePiece& piece) {
+                                 const Gpu& gpu, int64_t walks, const GatedDeltaRulePiece& piece,
+                                 bool states_are_kept = false) {
   GatedDeltaRuleGpuPlan plan;
   plan.pass = pass;
   const int64_t number = size_of(size.dtype), sequences = size.sequences;
@@ -302,7 +311,7 @@ GatedDeltaRuleGpuPlan plan_piece(const GatedDeltaRuleSize& size, bool packed, Pa
   else if (walks_whole_sequences(size, pass, gpu))
     plan_whole_sequences(plan, size, packed, gpu, parts);
   else
-    plan_chunks(plan, size, packed, layout, heads, piece, gpu, parts);
+    plan_chunks(plan, size, packed, layout, heads, piece, states_are_kept, gpu, parts);
   plan.workspace_bytes = parts.end;
   return plan;
 }
@@ -334,6 +343,9 @@ GatedDeltaRuleGpuPlan plan(const GatedDeltaRuleSize& size, bool packed, Pass pas
   const bool has_segments = size.kept_states || (forward && piece.split);
   piece.keeps_records =
       piece.keeps_records && size.kept_states && may_keep_records(size, packed, piece);
+  piece.keeps_states =
+      piece.keeps_states && piece.keeps_records && piece.tokens >= size.length &&
+      plan_piece(size, packed, Pass::kForward, gpu, size.sequences, piece).makes_records;
   if (forward || !packed || piece.split) piece.heads = 0;
   if (!has_segments || (packed && !piece.split))
     piece = {piece.batch, size.length, size.length, false, false, piece.heads};
@@ -349,7 +361,8 @@ GatedDeltaRuleGpuPlan plan(const GatedDeltaRuleSize& size, bool packed, Pass pas
   const int64_t segments = delta_segment_count(part, packed, piece);
   const int64_t items = packed && piece.split ? 1 : part.sequences;  // that have so many segments
   GatedDeltaRuleGpuPlan plan =
-      plan_piece(part, packed, pass, gpu, items * (piece.split ? segments : 1), piece);
+      plan_piece(part, packed, pass, gpu, items * (piece.split ? segments : 1), piece,
+                 /*states_are_kept=*/piece.keeps_states && piece.batch >= size.batch);
   plan.piece = piece;
   plan.kept_bytes = kept_bytes;
   plan.kept_step = size.batch * size.value_heads * size.K * size.V;
@@ -455,7 +468,9 @@ std::string to_string(const GatedDeltaRuleGpuPlan& plan) {
     if (plan.makes_records)
       text += "  records         made by the scan: by 4 more warps and those that load\n";
     else if (plan.records.grid == 0 && plan.piece.keeps_records)
-      text += "  records         kept by the forward pass\n";
+      text += plan.piece.keeps_states
+                  ? "  records         kept by the forward pass, states of the first piece, too\n"
+                  : "  records         kept by the forward pass\n";
     else
       add("records", plan.records);
     if (plan.pass == Pass::kForward && plan.piece.split) {

@@ -14,19 +14,18 @@
 namespace linescan {
 
 // The plan's cut, as kernels take it. In the workspace a chunk and value head has a state S^T
-// [padded_values, keys] and corrections u [chunk, padded_values]; those of warp groups in slices of 64 values.
+// [padded_values, keys] and, correction_step numbers apart, corrections u [chunk, padded_values]; those of warp groups in slices of
+// 64 values, u^T then.
 struct DeltaScanCut {
   int64_t items;  // walks x value heads x (parts of V and unit parts)
   int column_warps, column_parts, stages, padded_values;
   int compute_warps, loader_warps;  // of a block; without loaders the others load
   int unit_parts;  // behind those of V: of a transition, whose columns start as unit vectors
+  int correction_step;
 
   __host__ __device__ int block_values() const { return 16 * column_warps; }
   __host__ __device__ int64_t state_numbers(int keys) const {
     return int64_t{1} * padded_values * keys;
-  }
-  __host__ __device__ int64_t correction_numbers(int chunk) const {
-    return int64_t{1} * padded_values * chunk;
   }
 };
 
@@ -42,7 +41,8 @@ inline DeltaScanCut delta_scan_cut(const GatedDeltaRuleProblem& p,
           static_cast<int>(plan.padded_values),
           static_cast<int>(plan.column_warps * plan.key_warps),
           static_cast<int>(plan.loader_warps),
-          static_cast<int>(unit_parts)};
+          static_cast<int>(unit_parts),
+          static_cast<int>(plan.correction_step)};
 }
 
 // Of the walks of such segments, if the plan has them shared by the blocks of that launch.
@@ -69,6 +69,7 @@ struct DeltaScanArgs {
   bool pairs, vectors;  // rows_are_pairs() and rows_are_vectors() of o
   T *states,
       *corrections;  // for a backward pass: see DeltaScanCut; null: nothing but ends is wanted
+  int64_t kept_sequences;  // with outputs: those of which states and corrections are wanted as well
   DeltaSegments segments;
   DeltaSharedWalks shared;
 };

@@ -146,7 +146,10 @@ struct GroupDeepScan {
         group_wait<0>(state.halves[1]);
         desk.put(lanes, 1, {state, 1});
       }
-      lanes.put_columns(desk.tokens, u);
+      if constexpr (kOutputs)
+        lanes.put_columns(desk.tokens, u);
+      else
+        lanes.put_rows(desk.tokens, u);
       desk.close();
       places.used(DeepPart::kKeys);
       places.next();

@@ -166,12 +166,12 @@ __global__ void __launch_bounds__(DeltaLayout::kGroupThreads + DeltaLayout::kGro
         Sums<kChunk / 8> pairs;
         const auto multiply = [&](const Stage& stage, bool add) {
           group_begin(q_reads, k_writes, k_reads, pairs);
-          group_multiply<kColumns, kColumns, kSlice, T>(
+          group_multiply<kColumns, kRows, kSlice, T>(
               pairs, {{group == 0 ? stage.go.data : stage.gx.data, kChunk}}, {stage.u}, add);
           group_multiply<kColumns, kRows, kSlice, T>(q_reads, {stage.go}, {stage.S, 0, first_key},
                                                      add);
-          group_multiply<kColumns, kRows, kSlice, T>(k_writes, {stage.u}, {stage.gS, 0, first_key},
-                                                     add);
+          group_multiply<kRows, kRows, kSlice, T>(k_writes, {stage.u}, {stage.gS, 0, first_key},
+                                                  add);
           group_multiply<kColumns, kRows, kSlice, T>(k_reads, {stage.gx}, {stage.S, 0, first_key},
                                                      add);
           group_commit();

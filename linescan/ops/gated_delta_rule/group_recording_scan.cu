@@ -103,6 +103,7 @@ struct RecordingMemory {
   uint64_t arrivals[Tiles::kStages + 1];  // an even number
   static constexpr int kWays = DeltaLayout::kRecordingWays;
   unsigned char ways_at[kWays][DeltaLayout::kRecordingWaysBytes];
+  T trays[kChains][64 * 64];
 
   static __device__ __forceinline__ RecordingMemory& get() {
     return *reinterpret_cast<RecordingMemory*>(Tiles::records() + 2 * Tiles::kRecordBytes);
@@ -113,6 +114,59 @@ struct RecordingMemory {
     static_assert(sizeof(RecordingWays<T>) <= sizeof(ways_at[0]) &&
                   std::is_trivially_copyable_v<RecordingWays<T>>);
     return *reinterpret_cast<RecordingWays<T>*>(ways_at[place]);
+  }
+};
+
+// What a chain leaves of a chunk for a backward pass (GroupScanWorkspace): panels of S^T and u^T, of which a warp sends its 16 rows by
+// itself, by way of a part of the chain's tray, so that nobody waits for anybody. Addresses are found anew for every panel.
+template <typename T, int kKeys>
+class RecordingTray {
+ public:
+  static constexpr int kDepth = 64 / 16;
+
+  __device__ __forceinline__ RecordingTray(T* tray, const DeltaScanArgs<T>& args, int first_value)
+      : tray_(tray), args_(args), first_value_(first_value) {}
+
+  __device__ __forceinline__ void send_state(int64_t row, int panel,
+                                             const FragmentA<T> (&state)[kKeys / 16]) const {
+    send(args_.states + row * args_.cut.state_numbers(kKeys) +
+             (int64_t{1} * first_value_ * kKeys + 64 * 64 * panel),
+         &state[kDepth * panel]);
+  }
+  __device__ __forceinline__ void send_corrections(int64_t row,
+                                                   const FragmentA<T> (&u)[kDepth]) const {
+    send(args_.corrections + row * args_.cut.correction_step + int64_t{1} * first_value_ * 64, u);
+  }
+  // All has been sent.
+  __device__ __forceinline__ void close() const {
+    if (read_thread() % 32 == 0) wait_sent();
+  }
+
+ private:
+  T* tray_;
+  const DeltaScanArgs<T>& args_;
+  int first_value_;
+
+  __device__ __forceinline__ void send(T* panel, const FragmentA<T>* rows) const {
+    constexpr int kPart = 16 * 64;
+    const int lane = static_cast<int>(read_thread() % 32),
+              warp = static_cast<int>(read_thread() / 32 % 4);
+    T *const own = tray_ + kPart * warp, *const to = panel + kPart * warp;
+    if (lane == 0) wait_sent();
+    __syncwarp();
+#pragma unroll
+    for (int k = 0; k < kDepth; ++k)
+      store_matrices<false>(own + lane % 16 * 64 + ((2 * k + lane / 16) ^ lane % 8) * 8,
+                            rows[k].words);
+    group_publish();
+    __syncwarp();
+    if constexpr (kHasBulkCopies) {
+      if (lane == 0) send_bulk(to, own, kPart * sizeof(T));
+    } else {
+      for (int i = 8 * lane; i < kPart; i += 8 * 32)
+        *reinterpret_cast<uint4*>(to + i) = *reinterpret_cast<const uint4*>(own + i);
+      __syncwarp();
+    }
   }
 };
 
@@ -157,8 +211,8 @@ class SumsOfBlocks {
   float diagonal_[2][4];
 };
 
-// kStops: states at boundaries on the way, too.
-template <typename T, int kKeys, bool kStops>
+// kKeeps: and what a backward pass wants, states at boundaries on the way, or of some sequences states and corrections of all chunks.
+template <typename T, int kKeys, bool kKeeps>
 struct GroupRecordingScan {
   using Tiles = RecordingTiles<T, kKeys>;
   using Memory = RecordingMemory<T, Tiles>;
@@ -423,7 +477,11 @@ struct GroupRecordingScan {
   // No more sums at once than the registers have room for: outputs come behind the state.
   __device__ __forceinline__ void carry(const Item& at, TokenArrivals& arrivals, int& done,
                                         int& stage, int chain) const {
-    GroupState<T, kKeys, kStops> state(args, at, at.first_column + 64 * chain);
+    GroupState<T, kKeys, kKeeps> state(args, at, at.first_column + 64 * chain);
+    const RecordingTray<T, kKeys> tray(Memory::get().trays[chain], args,
+                                       at.first_column + 64 * chain);
+    const bool keeps =
+        at.sequence < args.kept_sequences && at.first_column + 64 * chain < args.cut.padded_values;
 #pragma unroll 1
     for (int number = 0; number < static_cast<int>(at.chunks); ++number, ++done) {
       state.stop_at(number, args, at);
@@ -437,6 +495,8 @@ struct GroupRecordingScan {
       group_commit();
       FragmentA<T> v[kDepth], rounded[kDepth];
       lanes.get_columns(v, own);
+      if (kKeeps && keeps) [[unlikely]]
+        tray.send_state(at.row(number), 0, state.rounded);
       barrier_wait(kRecorded + which, kRecordedThreads);
       const TokenFactors<kDepth> beta(tile, kBeta);
       group_wait<0>(sums);
@@ -447,6 +507,8 @@ struct GroupRecordingScan {
       group_multiply<kColumns>(sums, rounded, GroupOperand<T>{tile.A}, false);
       group_commit();
       state.sums.scale(tile.rows[kDecay * kChunk]);
+      if (kKeeps && kKeys > 64 && keeps) [[unlikely]]
+        tray.send_state(at.row(number), 1, state.rounded);
       FragmentA<T> u[kDepth];
       const TokenFactors<kDepth> write(tile, kWrite);
       group_wait<0>(sums);
@@ -459,6 +521,8 @@ struct GroupRecordingScan {
       group_begin(sums);
       group_multiply<kColumns>(sums, state.rounded, GroupOperand<T>{tile.q}, false);
       group_commit();
+      if (kKeeps && keeps) [[unlikely]]
+        tray.send_corrections(at.row(number), u);
       group_wait<0>(sums, state.sums);
       scale_tokens(sums, TokenFactors<kDepth>(tile, kReadQ));
       group_begin(sums);
@@ -473,15 +537,16 @@ struct GroupRecordingScan {
       barrier_arrive(kThrough + which, kThroughThreads);
       stage = next_of(stage);
     }
+    if (kKeeps && keeps) tray.close();
     state.end(args, at);
   }
 };
 
-template <typename T, int kKeys, bool kStops>
+template <typename T, int kKeys, bool kKeeps>
 __global__ void __launch_bounds__(DeltaLayout::kRecordingThreads, 1)
     group_recording_scan_kernel(DeltaScanArgs<T> args,
                                 const __grid_constant__ GroupScanBoxes boxes) {
-  using Scan = GroupRecordingScan<T, kKeys, kStops>;
+  using Scan = GroupRecordingScan<T, kKeys, kKeeps>;
   using Item = typename Scan::Item;
   using Tiles = typename Scan::Tiles;
   static_assert(Tiles::kBytes == Tiles::kStages * Tiles::kStageBytes + 2 * Tiles::kRecordBytes +
@@ -517,8 +582,9 @@ template <typename T>
 void launch_delta_group_recording_scan(const DeltaScanArgs<T>& args, int64_t padded_keys,
                                        const LaunchShape& shape, GpuStream stream) {
   const auto kernel_of = [&]<int kKeys>() {
-    return args.segments.stop_tokens > 0 ? group_recording_scan_kernel<T, kKeys, true>
-                                         : group_recording_scan_kernel<T, kKeys, false>;
+    return args.segments.stop_tokens > 0 || args.kept_sequences > 0
+               ? group_recording_scan_kernel<T, kKeys, true>
+               : group_recording_scan_kernel<T, kKeys, false>;
   };
   launch("gated_delta_rule, records and scan",
          padded_keys == 64 ? kernel_of.template operator()<64>()

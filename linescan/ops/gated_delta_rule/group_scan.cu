@@ -132,8 +132,12 @@ struct GroupScan {
       if (leaves()) {
         FragmentA<T> u[kDepth];
         round_sums(u, sums);
-        lanes.put_columns(to.tokens, u);
-        if constexpr (!kOutputs) group_publish();
+        if constexpr (kOutputs) {
+          lanes.put_columns(to.tokens, u);
+        } else {
+          lanes.put_rows(to.tokens, u);
+          group_publish();
+        }
       }
       if constexpr (kOutputs) turns.has_put_tokens(number);
       const int next = number + 1 < at.chunks ? turns.take() : 0;

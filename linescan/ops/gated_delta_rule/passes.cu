@@ -92,6 +92,13 @@ DeltaKept kept_of(const GatedDeltaRuleProblem& p, const GatedDeltaRuleGpuPlan& p
   const int64_t boundaries = delta_segment_count(p, plan) - 1;
   DeltaKept kept = {plan.makes_records ? nullptr : workspace + plan.records_at};
   if (plan.piece.keeps_records) kept.records = p.states.as<std::byte>();
+  if (plan.piece.keeps_states) {
+    const GatedDeltaRuleSize size = size_of(p);
+    const int64_t keys = plan.padded_keys;
+    kept.states = kept.records + gpu_kept_records(size, plan.piece) * int64_t{sizeof(float)};
+    kept.corrections = kept.states + gpu_kept_chunk_states(size, plan.piece) *
+                                         int64_t{sizeof(float)} * keys / (keys + plan.chunk);
+  }
   if (boundaries == 0 || !(p.states || plan.piece.split)) return kept;
   if (p.states) {
     kept.turned = p.states.as<float>() + gpu_kept_records(size_of(p), plan.piece);
@@ -151,7 +158,7 @@ void for_each_piece(const GatedDeltaRuleProblem& p, const GatedDeltaRuleGradient
     const auto of_items = [&](const TensorView& view) { return part_of(view, 0, item, items); };
     // What is kept from a segment of the sequences on.
     const auto kept_from = [&](int64_t segment) -> DeltaKept {
-      if (!kept.boundaries) return {kept.records};
+      if (!kept.boundaries) return {.records = kept.records};
       return {kept.records,
               kept.turned + segment * plan.transition_step + item * (plan.transition_step / batch),
               kept.boundaries + segment * plan.kept_step + item * (plan.kept_step / batch)};
@@ -186,6 +193,10 @@ void for_each_piece(const GatedDeltaRuleProblem& p, const GatedDeltaRuleGradient
         piece.gradients.*view = of_tokens(gradients.*view);
       piece.kept = kept_from(segment);
       if (plan.piece.keeps_records) piece.kept.records = records_from(start);
+      if (item == 0) {  // pieces are whole sequences where there are such
+        piece.kept.states = kept.states;
+        piece.kept.corrections = kept.corrections;
+      }
       piece.problem.initial_state =
           segment == 0
               ? of_items(p.initial_state)
@@ -248,9 +259,14 @@ void backward(const GatedDeltaRuleProblem& p, const GatedDeltaRuleGradients& gra
         for_each_piece(of, its_gradients, plan, workspace, [&](const Piece& piece) {
           if (!plan.piece.keeps_records)
             launch_delta_records(piece.problem, piece.plan, piece.kept, workspace, stream);
-          launch_delta_scan(piece.problem, piece.plan, piece.kept, workspace, stream);
+          const auto find_corrections = [&] {
+            if (!piece.kept.states)
+              launch_delta_scan(piece.problem, piece.plan, piece.kept, workspace, stream);
+          };
+          if (!plan.corrections_take_place) find_corrections();
           launch_delta_reverse_scan(piece.problem, piece.gradients, piece.plan, piece.kept,
                                     workspace, stream);
+          if (plan.corrections_take_place) find_corrections();
           launch_delta_gradients(piece.problem, piece.gradients, piece.plan, piece.kept, workspace,
                                  stream);
           sums += piece.plan.chunks;

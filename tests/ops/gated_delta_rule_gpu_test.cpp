@@ -104,18 +104,22 @@ TEST_P(GatedDeltaRuleRecordingGpu, AgreesWithReference) {
   run(recording, 0xFF, small_gpu(), {.largest_grid = 1, .piece = keeping});
   expect_passed(recording.judge(gated_delta_rule_gpu_bound(c.dtype)));
   expect_same();
-  // States, too: of all sequences, of the first one; and where another kernel, which does not, has room for them.
-  for (const int64_t batch : {c.batch, int64_t{1}})
-    for (const Gpu& gpu : {small_gpu(), test_gpu()}) {
-      GatedDeltaRulePiece with_states = keeping;
-      with_states.batch = batch;
-      with_states.keeps_states = true;
-      EXPECT_EQ(plan(size, packed, Pass::kBackward, gpu, with_states).piece.keeps_states,
-                gpu.multiprocessors == 1);
-      GatedDeltaRuleSample kept(c);
-      run(kept, 0xFF, gpu, {.largest_grid = 1, .piece = with_states});
-      expect_same_bits(kept, recording);
-    }
+  // States, too: of all sequences, of the first one; and where another kernel, which leaves none, has room for them.
+  struct Way {
+    int64_t batch;
+    Gpu gpu;
+  };
+  for (const auto& [batch, gpu] :
+       {Way{c.batch, small_gpu()}, Way{1, small_gpu()}, Way{1, test_gpu()}}) {
+    GatedDeltaRulePiece with_states = keeping;
+    with_states.batch = batch;
+    with_states.keeps_states = true;
+    EXPECT_EQ(plan(size, packed, Pass::kBackward, gpu, with_states).piece.keeps_states,
+              gpu.multiprocessors == 1);
+    GatedDeltaRuleSample kept(c);
+    run(kept, 0xFF, gpu, {.largest_grid = 1, .piece = with_states});
+    expect_same_bits(kept, recording);
+  }
 }
 
 // Many sequences with small heads.

@@ -531,7 +531,10 @@ TEST(GatedDeltaRuleGpuPlan, FillsTheDevice) {
   recurrent.mode = Mode::kRecurrent;
   EXPECT_FALSE(plan(recurrent, false, Pass::kForward, find_gpu("h100")).piece.split);
   EXPECT_FALSE(plan(few, false, Pass::kForward, gpu).warp_groups);
-  EXPECT_TRUE(plan(few, false, Pass::kForward, find_gpu("h100")).warp_groups);
+  const Gpu& hopper = find_gpu("h100");
+  const GatedDeltaRuleGpuPlan in_groups = plan(few, false, Pass::kForward, hopper);
+  EXPECT_TRUE(in_groups.warp_groups);
+  EXPECT_LE(2 * (in_groups.ends.shared_bytes + 1024), hopper.shared_per_multiprocessor);
   GatedDeltaRuleSize many = few;
   many.heads = many.value_heads = 64;
   many.batch = many.sequences = 8;
@@ -575,7 +578,6 @@ TEST(GatedDeltaRuleGpuPlan, FillsTheDevice) {
   GatedDeltaRuleSize wide = few;
   wide.K = 256;
   wide.V = 512;
-  const Gpu& hopper = find_gpu("h100");
   for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
     EXPECT_TRUE(plan(wide, false, pass, hopper).deep_groups);
     EXPECT_EQ(plan(wide, false, pass, hopper).chunk, 64);

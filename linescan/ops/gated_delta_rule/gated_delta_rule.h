@@ -60,7 +60,7 @@ struct GatedDeltaRuleProblem {
 
   // GPUs, optional: float32 [gpu_kept_states(size, packed, gpu_piece(size, packed))], contiguous, at a multiple of 16 bytes; filled
   // by a forward pass in chunks and read by the backward pass, which then needs less memory, finds states side by side, and does
-  // not make records again where these are kept.
+  // not make records, or states of its first piece, again where these are kept.
   TensorView states;
 };
 

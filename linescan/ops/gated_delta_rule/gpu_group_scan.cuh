@@ -255,6 +255,10 @@ struct GroupDesk {
   static __device__ __forceinline__ uint64_t* arrivals(int stages) {
     return reinterpret_cast<uint64_t*>(desks(stages) + 2 * kNumbers);
   }
+  // The same where there are no desks.
+  static __device__ __forceinline__ uint64_t* behind_stages(int stages) {
+    return reinterpret_cast<uint64_t*>(desks(stages));
+  }
 
  private:
   static __device__ __forceinline__ T* desks(int stages) {

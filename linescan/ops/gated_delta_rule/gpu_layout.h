@@ -149,6 +149,10 @@ struct DeltaLayout {
     return stages * group_scan_stage_bytes(outputs) +
            2 * (keys / kPanel + 1) * group_panel_bytes() + 8 * kMostGroupScanStages;
   }
+  // Of those, walks of segments alone, which leave nothing of a chunk: two blocks find a multiprocessor.
+  constexpr int64_t group_ends_bytes(int stages) const {
+    return stages * group_scan_stage_bytes(false) + 8 * kMostGroupScanStages;
+  }
   // Those that make records themselves: two groups carry the states of 128 columns, and leave outputs where v was; one makes A and
   // rows of a record, one everything else, and moves data. Stages of k, q and v; records of two chunks; L; of two chunks decays, gates,
   // betas and factors of norms; where copies arrive; of several walks in turn, where tokens come from and go to; what is kept for a

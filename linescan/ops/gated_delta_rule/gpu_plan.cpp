@@ -378,9 +378,13 @@ GatedDeltaRuleGpuPlan plan(const GatedDeltaRuleSize& size, bool packed, Pass pas
     if (forward && segments > 2)
       plan.unit_parts = ceil_div(plan.padded_keys, 16 * plan.column_warps);
     const DeltaLaunch& scan = forward ? plan.scan : plan.reverse_scan;
+    const DeltaLayout layout{static_cast<int>(size_of(size.dtype)),
+                             static_cast<int>(plan.padded_keys)};
     plan.ends = launch_of(
         items * size.value_heads * (segments - 1) * (plan.column_parts + plan.unit_parts),
-        plan.warp_groups ? DeltaLayout::kGroupScanThreads : scan.block, scan.shared_bytes);
+        plan.warp_groups ? DeltaLayout::kGroupScanThreads : scan.block,
+        plan.warp_groups && forward ? layout.group_ends_bytes(static_cast<int>(plan.stages))
+                                    : scan.shared_bytes);
     plan.chain = launch_of(heads * ceil_div(size.V, int64_t{DeltaLayout::kChainColumns}),
                            DeltaLayout::kChainThreads,
                            DeltaLayout{4, static_cast<int>(plan.padded_keys)}.chain_bytes());

@@ -7,7 +7,8 @@
 //   inverter    L, once there are decays, A, and the record's rows
 //
 // Outputs stand where v was, and leave from there. To these two an item's end is no end: the chunk behind its last one is the next
-// item's first, so that chains find its record when they come to it.
+// item's first, so that chains find its record when they come to it. What a backward pass wants of some sequences, states and
+// corrections, chains send by themselves.
 //
 // Numerics:  as group_scan.cu and chunk_records.cu.
 // Reference: reference.cpp beside this file; bounds in tests/ops/gated_delta_rule_gpu_test.cpp.

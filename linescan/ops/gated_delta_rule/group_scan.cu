@@ -15,10 +15,16 @@ namespace {
 
 using enum DepthIs;
 
-// kOutputs: outputs, which a group of their own computes; otherwise states and corrections, or nothing but ends. kStops: and
-// states at boundaries on the way.
-template <typename T, int kKeys, bool kOutputs, bool kStops>
+// What a scan leaves: outputs, which a group of their own computes, perhaps with states at boundaries on the way; states and corrections
+// of all chunks; or nothing but ends, and then two blocks share a multiprocessor.
+enum class ScanLeaves { kOutputs, kOutputsAndStops, kChunks, kEnds };
+
+template <typename T, int kKeys, ScanLeaves kLeaves>
 struct GroupScan {
+  static constexpr bool kStops = kLeaves == ScanLeaves::kOutputsAndStops;
+  static constexpr bool kOutputs = kStops || kLeaves == ScanLeaves::kOutputs;
+  static constexpr bool kEnds = kLeaves == ScanLeaves::kEnds;
+
   using Tiles = GroupScanTiles<T, kKeys, kOutputs>;
   using Desk = GroupDesk<Tiles, T, kKeys>;
   static constexpr int kChunk = Tiles::kChunk, kDepth = kChunk / 16;
@@ -35,8 +41,10 @@ struct GroupScan {
   __device__ __forceinline__ Desk desk(int64_t number) const {
     return Desk(args.cut.stages, number);
   }
-  // Something of every chunk.
-  __device__ __forceinline__ bool leaves() const { return kOutputs || args.states; }
+  // Where copies arrive, behind what else a block has in shared memory.
+  static __device__ __forceinline__ uint64_t* arrivals(int stages) {
+    return kEnds ? Desk::behind_stages(stages) : Desk::arrivals(stages);
+  }
 
   // The group that moves data.
   __device__ __forceinline__ void move(const Item& at, Turns& turns) const {
@@ -54,7 +62,7 @@ struct GroupScan {
           const Desk from = desk(number);
           if constexpr (kOutputs) {
             outputs.template send<MovingGroup, 64>(number, from.tokens, source, boxes);
-          } else if (leaves()) {
+          } else if constexpr (!kEnds) {
             workspace.template send_state<MovingGroup>(at.row(number), from.state);
             workspace.template send_corrections<MovingGroup>(at.row(number), from.tokens);
           }
@@ -110,7 +118,7 @@ struct GroupScan {
       FragmentA<T> v[kDepth];
       lanes.get_columns(v, tile.v);
       turns.before_putting(number);
-      if (leaves()) lanes.put_rows(to.state, state.rounded);
+      if constexpr (!kEnds) lanes.put_rows(to.state, state.rounded);
       if constexpr (kOutputs) turns.has_put_state(number);
       const TokenFactors<kDepth> beta(tile, kBeta);
       const TokenFactors<kDepth> correction =
@@ -129,7 +137,7 @@ struct GroupScan {
       group_begin(state.sums);
       group_multiply<kRows>(state.sums, rounded, GroupOperand<T>{tile.k});
       group_commit();
-      if (leaves()) {
+      if constexpr (!kEnds) {
         FragmentA<T> u[kDepth];
         round_sums(u, sums);
         if constexpr (kOutputs) {
@@ -147,28 +155,32 @@ struct GroupScan {
       round_sums(state.rounded, state.sums);
     }
     turns.close(at.chunks);
-    if (kOutputs || !leaves()) state.end(args, at);
+    if constexpr (kOutputs || kEnds) state.end(args, at);
   }
 };
 
-template <typename T, int kKeys, bool kOutputs, bool kStops>
-__global__ void __launch_bounds__(GroupScan<T, kKeys, kOutputs, kStops>::kThreads, 1)
+template <typename T, int kKeys, ScanLeaves kLeaves>
+__global__ void __launch_bounds__(GroupScan<T, kKeys, kLeaves>::kThreads,
+                                  kLeaves == ScanLeaves::kEnds ? 2 : 1)
     group_scan_kernel(DeltaScanArgs<T> args, const __grid_constant__ GroupScanBoxes boxes) {
-  using Scan = GroupScan<T, kKeys, kOutputs, kStops>;
+  using Scan = GroupScan<T, kKeys, kLeaves>;
+  constexpr bool kOutputs = Scan::kOutputs;
   using Item = typename Scan::Item;
   const Scan scan = {args, boxes};
-  typename Scan::Turns turns(args.cut.stages, Scan::Desk::arrivals(args.cut.stages));
+  typename Scan::Turns turns(args.cut.stages, Scan::arrivals(args.cut.stages));
   if (threadIdx.x == 0) turns.begin();
   __syncthreads();
   // The same in a warp; the shuffle says so to the compiler.
   const int group = __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / kGroup, 0);
   if (group == Scan::kUsers) {
     if constexpr (kOutputs) group_gives_registers<104>();
+    if constexpr (Scan::kEnds) group_gives_registers<64>();
     for_each_scan_item<kKeys>(args, [&](const Item& at) { scan.move(at, turns); });
   } else if (kOutputs && group == 1) {
     for_each_scan_item<kKeys>(args, [&](const Item& at) { scan.make_outputs(at, turns); });
   } else {
     if constexpr (kOutputs) group_takes_registers<232>();
+    if constexpr (Scan::kEnds) group_takes_registers<192>();
     for_each_scan_item<kKeys>(args, [&](const Item& at) { scan.carry(at, turns); });
   }
 }
@@ -179,9 +191,11 @@ template <typename T>
 void launch_delta_group_scan(const DeltaScanArgs<T>& args, bool outputs, int64_t padded_keys,
                              const LaunchShape& shape, GpuStream stream) {
   const auto kernel_of = [&]<int kKeys>() {
-    if (!outputs) return group_scan_kernel<T, kKeys, false, false>;
-    return args.segments.stop_tokens > 0 ? group_scan_kernel<T, kKeys, true, true>
-                                         : group_scan_kernel<T, kKeys, true, false>;
+    if (!outputs)
+      return args.states ? group_scan_kernel<T, kKeys, ScanLeaves::kChunks>
+                         : group_scan_kernel<T, kKeys, ScanLeaves::kEnds>;
+    return args.segments.stop_tokens > 0 ? group_scan_kernel<T, kKeys, ScanLeaves::kOutputsAndStops>
+                                         : group_scan_kernel<T, kKeys, ScanLeaves::kOutputs>;
   };
   const auto kernel = padded_keys == 64 ? kernel_of.template operator()<64>()
                                         : kernel_of.template operator()<128>();

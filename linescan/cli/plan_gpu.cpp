@@ -105,6 +105,7 @@ json own_fields(const GatedDeltaRuleGpuPlan& plan) {
                    {"kept_bytes", plan.kept_bytes},
                    {"keeps_records", plan.piece.keeps_records},
                    {"keeps_states", plan.piece.keeps_states},
+                   {"corrections_take_place", plan.corrections_take_place},
                    {"makes_records", plan.makes_records}};
   for (const auto& [name, launch] : {std::pair{"records", plan.records},
                                      {"scan", plan.scan},

@@ -31,6 +31,7 @@ struct Twist {
   bool final_state = true;         // whether it is wanted
   GatedDeltaRulePiece piece = {};  // of a backward pass, with states that the forward pass keeps
   bool keep = true;                // without, only the forward pass knows the piece
+  int backward_passes = 1;         // behind one forward pass
   bool in_place = false;  // final_state starts as initial_state and takes its place; forward only
 };
 
@@ -95,7 +96,8 @@ inline void run(GatedDeltaRuleSample& s, int filling = 0xFF, const Gpu& planned_
     if (pass == Pass::kForward)
       forward(problem, how, workspace.data(), {});
     else
-      backward(problem, gradients, how, workspace.data(), {});
+      for (int i = 0; i < twist.backward_passes; ++i)
+        backward(problem, gradients, how, workspace.data(), {});
     if (pass == Pass::kBackward || twist.in_place) gpu.bring_back();
     if (twist.in_place) return;
   }

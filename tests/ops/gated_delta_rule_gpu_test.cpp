@@ -104,20 +104,25 @@ TEST_P(GatedDeltaRuleRecordingGpu, AgreesWithReference) {
   run(recording, 0xFF, small_gpu(), {.largest_grid = 1, .piece = keeping});
   expect_passed(recording.judge(gated_delta_rule_gpu_bound(c.dtype)));
   expect_same();
-  // States, too: of all sequences, of the first one; and where another kernel, which leaves none, has room for them.
+  // States, too: of all sequences or of some, the last of which may be fewer; what is kept serves two backward passes. And where another
+  // kernel, which leaves none, has room for them.
   struct Way {
-    int64_t batch;
+    int64_t batch, largest_grid;
     Gpu gpu;
   };
-  for (const auto& [batch, gpu] :
-       {Way{c.batch, small_gpu()}, Way{1, small_gpu()}, Way{1, test_gpu()}}) {
+  std::vector<Way> ways = {{1, 1, small_gpu()}, {1, 2, test_gpu()}};
+  for (int64_t batch = 2; batch <= c.batch; ++batch) ways.push_back({batch, batch, small_gpu()});
+  for (const auto& [batch, largest_grid, gpu] : ways) {
+    SCOPED_TRACE(batch);
     GatedDeltaRulePiece with_states = keeping;
     with_states.batch = batch;
     with_states.keeps_states = true;
-    EXPECT_EQ(plan(size, packed, Pass::kBackward, gpu, with_states).piece.keeps_states,
-              gpu.multiprocessors == 1);
+    const GatedDeltaRuleGpuPlan how = plan(size, packed, Pass::kBackward, gpu, with_states);
+    EXPECT_EQ(how.piece.keeps_states, gpu.multiprocessors == 1);
+    EXPECT_EQ(how.scan.grid == 0, how.piece.keeps_states && batch == c.batch);
     GatedDeltaRuleSample kept(c);
-    run(kept, 0xFF, gpu, {.largest_grid = 1, .piece = with_states});
+    run(kept, 0xFF, gpu,
+        {.largest_grid = largest_grid, .piece = with_states, .backward_passes = 2});
     expect_same_bits(kept, recording);
   }
 }
@@ -324,6 +329,20 @@ std::vector<Case> recording_cases() {
   shared.norm = false;
   shared.largest_key = 0.1;
   cases.push_back(shared);
+  // Several sequences, of which a block walks some after the other.
+  Case several = many;
+  several.batch = 3;
+  several.length = 150;
+  several.value_heads = 1;
+  several.dtype = kFp16;
+  several.reverse = true;
+  cases.push_back(several);
+  several.K = 64;
+  several.V = 128;
+  several.dtype = kBf16;
+  several.reverse = false;
+  several.v_first = several.initial = true;
+  cases.push_back(several);
   return cases;
 }
 INSTANTIATE_TEST_SUITE_P(WarpGroups, GatedDeltaRuleRecordingGpu,

@@ -405,6 +405,12 @@ TEST(GatedDeltaRuleGpuPieces, AreChosenByTheProblemAlone) {
   EXPECT_LT(at_once.workspace_bytes, 4 * (of_pairs.workspace_bytes - 4 * first_states) + 1024);
   EXPECT_FALSE(plan(many, false, Pass::kBackward, find_gpu("a100")).piece.keeps_states);
   many.kept_states = false;
+  // Not where no device would have such a scan.
+  GatedDeltaRuleSize single = many, narrow = many;
+  single.dtype = DType::kFloat32;
+  narrow.V = 64;
+  EXPECT_FALSE(gpu_piece(single, false).keeps_states);
+  EXPECT_FALSE(gpu_piece(narrow, false).keeps_states);
   many.batch = many.sequences = 6;  // fewer at once
   EXPECT_EQ(gpu_piece(many, false), (GatedDeltaRulePiece{1, 4096, 4096, false, true, 0, true}));
   many.batch = many.sequences = 16;

@@ -176,6 +176,7 @@ __device__ __forceinline__ void move_gradient_tiles(const Tiles& tiles, const Gr
           bulk.expect(thread, at,
                       2 * kStateBytes + kTokenBytes + (slice == 0 ? kRowBytes : 0) +
                           (in_boxes ? (last_part ? 3 : 2) * kTokenBytes : 0));
+          // 32 bits are enough for what has 16 KiB of states each, and a product of them is short.
           bulk.copy(thread, at, stage.u.data,
                     args.corrections + int64_t{1} * static_cast<int>(unit) * args.correction_step,
                     kTokenBytes);

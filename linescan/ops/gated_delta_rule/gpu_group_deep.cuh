@@ -72,7 +72,7 @@ struct DeepTiles : DeltaSizes<T, DeltaLayout::kDeepKeys, true>, GroupScanRows {
 };
 
 // What a group that carries states leaves there: S^T in front of a chunk or its gradient behind one, [64, 256], which is also
-// what it multiplies; and tokens, [64, 64]. A warp sends both to where they are wanted. The group puts once in front of a leg and once a
+// what it multiplies; and tokens, [64, 64], u^T where nobody makes outputs. A warp sends both to where they are wanted. The group puts once in front of a leg and once a
 // chunk; tokens put with a state are those of the chunk before it.
 template <typename T, bool kQueries>
 class DeepDesk {

@@ -526,7 +526,7 @@ struct GroupState {
 template <typename T>
 void launch_delta_group_scan(const DeltaScanArgs<T>& args, bool outputs, int64_t padded_keys,
                              const LaunchShape& shape, GpuStream stream);
-// Outputs and records, these for a backward pass if there is room for them; for blocks of 128 columns of V.
+// Outputs and, for a backward pass if there is room for them, records, states and corrections; for blocks of 128 columns of V.
 template <typename T>
 void launch_delta_group_recording_scan(const DeltaScanArgs<T>& args, int64_t padded_keys,
                                        const LaunchShape& shape, GpuStream stream);

@@ -24,7 +24,7 @@ void launch_delta_bounds(const GatedDeltaRuleProblem& problem, std::byte* worksp
                          GpuStream stream);
 void launch_delta_records(const GatedDeltaRuleProblem& problem, const GatedDeltaRuleGpuPlan& plan,
                           const DeltaKept& kept, std::byte* workspace, GpuStream stream);
-// Outputs and final states; in a backward pass states and corrections u instead.
+// Outputs and final states, and what is kept; in a backward pass states and corrections u instead.
 void launch_delta_scan(const GatedDeltaRuleProblem& problem, const GatedDeltaRuleGpuPlan& plan,
                        const DeltaKept& kept, std::byte* workspace, GpuStream stream);
 void launch_delta_reverse_scan(const GatedDeltaRuleProblem& problem,

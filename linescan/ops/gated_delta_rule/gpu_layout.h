@@ -43,7 +43,7 @@ struct DeltaLayout {
   }
   constexpr int64_t rows_bytes() const { return kDeltaRecordRows * chunk() * 4; }
 
-  // In the workspace: A and P, then the rows. P is as large as the corrections of so many columns of V.
+  // In the workspace: A and P, then the rows. P is as large as the corrections of chunk() columns of V.
   constexpr int64_t record_bytes() const {
     return int64_t{2} * chunk() * chunk() * number_bytes + rows_bytes();
   }

@@ -17,13 +17,13 @@ struct PieceLimits {
 };
 PieceLimits piece_limits(const GatedDeltaRuleSize& size) {
   constexpr int64_t kMiB = int64_t{1} << 20;
-  return std::max(size.K, size.V) <= DeltaLayout::kPanel ? PieceLimits{0.3, 32 * kMiB, 512}
+  return std::max(size.K, size.V) <= DeltaLayout::kPanel ? PieceLimits{0.375, 48 * kMiB, 512}
                                                          : PieceLimits{0.5, 64 * kMiB, 640};
 }
 // A segment of a piece has no fewer tokens than these; segments of a piece are no more.
 constexpr int64_t kFewestSegmentTokens = 768, kMostSegments = 8;
-// Records are kept if what a pass and its gradients leave behind, its workspace and they are no more than so many times v, where
-// K is V. A piece more costs as much time as so many records.
+// Records are kept, and states of the first piece, if what a pass and its gradients leave behind, its workspace and they are no more
+// than so many times v, where K is V. A piece more costs as much time as so many records.
 constexpr double kMostOfValues = 6.2;
 constexpr int64_t kRecordsOfPiece = 2000;
 // Blocks that a GPU works on at once: that of the larger ones. Pieces should not add waves of them.
@@ -31,6 +31,10 @@ constexpr int64_t kBlocksAtOnce = 132;
 // Of packed sequences a piece has about so many waves of them, or more, and its workspace may be so much of what others may: numbers of
 // chunks count one more for every sequence.
 constexpr double kPackedWaves = 2, kPackedShare = 0.75;
+
+// How long a wave of a scan's blocks of 128 columns that make records takes beside one of 64, to which the records' kernel is to be
+// added: about 1.3 times as long with 32 heads and 8 x 1024 tokens (decisions 0037, 0062).
+constexpr double kRecordingBlock = 1.4;
 
 // What a split costs, in times that a block's walk needs for a chunk: the start and end of a walk; a chunk of one without
 // outputs; the chain, and each of its boundaries. A split that gains less than a tenth is not worth its rounding.
@@ -96,16 +100,12 @@ int64_t segment_tokens(const GatedDeltaRuleSize& size, int64_t sequences, int64_
 }
 
 // Of a token, in bytes: what a pass and its gradients leave behind, and what a backward pass works with, records, states or their
-// gradients, and corrections.
+// gradients, and corrections, as if these had room of their own everywhere.
 struct TokenBytes {
   double results, records, states, corrections;
-  bool corrections_take_place;  // of P, unless records are kept
 
   double others() const { return 2 * states + corrections; }
-  double workspace(bool keeps_records) const {
-    if (keeps_records) return others();
-    return records + 2 * states + (corrections_take_place ? 0 : corrections);
-  }
+  double workspace(bool keeps_records) const { return (keeps_records ? 0 : records) + others(); }
 };
 TokenBytes token_bytes(const GatedDeltaRuleSize& size) {
   const DeltaLayout layout = likely_layout(size);
@@ -116,8 +116,7 @@ TokenBytes token_bytes(const GatedDeltaRuleSize& size) {
   };
   return {static_cast<double>(2 * number * (size.heads * size.K + size.value_heads * size.V)),
           of_value_heads(layout.record_bytes() / chunk),
-          of_value_heads(number * layout.keys * values / chunk), of_value_heads(number * values),
-          corrections_take_place(layout, values, {})};
+          of_value_heads(number * layout.keys * values / chunk), of_value_heads(number * values)};
 }
 
 // As many pieces as make the workspace small enough, to which records that are kept do not belong; `tokens`: that it has room for.
@@ -219,8 +218,10 @@ GatedDeltaRulePiece gpu_piece(const GatedDeltaRuleSize& size, bool packed) {
     if (cuts > 1) part.tokens = round_up(part.tokens, part.segment);
     part.split = cost.pays(usual_segments(size, part));
     part.keeps_records = may_keep_records(size, packed, part) && have_room(size, part);
-    part.keeps_states = part.keeps_records && part.tokens == size.length &&
-                        have_room(size, part, /*with_states=*/true);
+    part.keeps_states =
+        part.keeps_records && part.tokens == size.length && likely_layout(size).has_groups() &&
+        delta_recording_pays(size.sequences * size.value_heads, size.V, kBlocksAtOnce) &&
+        have_room(size, part, /*with_states=*/true);
     return part;
   };
   // Along a sequence it is the gradients' kernel that needs blocks.
@@ -286,6 +287,13 @@ int64_t gpu_kept_chunk_states(const GatedDeltaRuleSize& size, const GatedDeltaRu
   return std::min(piece.batch, size.batch) * ceil_div(size.length, int64_t{layout.chunk()}) *
          size.value_heads * values * (layout.keys + layout.chunk()) * layout.number_bytes /
          int64_t{sizeof(float)};
+}
+
+bool delta_recording_pays(int64_t heads, int64_t values, int64_t multiprocessors) {
+  const auto waves = [&](int64_t width) {
+    return static_cast<double>(ceil_div(heads * ceil_div(values, width), multiprocessors));
+  };
+  return kRecordingBlock * waves(2 * DeltaLayout::kPanel) < waves(DeltaLayout::kPanel);
 }
 
 bool delta_split_pays(const GatedDeltaRuleSize& size, const GatedDeltaRulePiece& piece,

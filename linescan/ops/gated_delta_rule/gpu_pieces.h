@@ -29,8 +29,9 @@ struct GatedDeltaRulePiece {
   // tokens and value head, in half types.
   bool keeps_records = false;
   int64_t heads = 0;  // of q and k, with their value heads; 0: all
-  // And, where it makes records and states in one scan, the states and corrections of the first piece, which are otherwise found
-  // again as those of all pieces are: 48 KiB a chunk and value head, in half types with K = V = 128. Pieces are whole sequences then.
+  // Beside records: the forward pass keeps states and corrections of the first piece, too, whose sequences are whole, so that they are
+  // not found again. 48 KiB a chunk and value head, in half types with K = V = 128. Only a scan that makes records leaves them; where the
+  // device prefers other kernels their room stays empty.
   bool keeps_states = false;
 
   bool operator==(const GatedDeltaRulePiece&) const = default;
@@ -39,6 +40,10 @@ struct GatedDeltaRulePiece {
 // (gpu_segments.cuh).
 int64_t delta_segment_count(const GatedDeltaRuleSize& size, bool packed,
                             const GatedDeltaRulePiece& piece);
+// Whether the blocks of a scan that makes records, with 128 columns of V each, come in so much fewer waves than those with 64 that they
+// are faster than these behind the records' kernel.
+bool delta_recording_pays(int64_t heads, int64_t values, int64_t multiprocessors);
+
 // Whether a backward pass puts the corrections of a chunk, with so many padded columns of V, where P of its record was. What the forward
 // pass keeps stays as it is: there may be another backward pass.
 inline bool corrections_take_place(const DeltaLayout& layout, int64_t values,

@@ -26,10 +26,6 @@ constexpr int64_t kManyKeys = 256, kManyKeysWarps = 4;
 // Of a warp group's 64 columns of V at least more than this should be used.
 constexpr int64_t kFewValues = 32;
 
-// How long a wave of a scan's blocks of 128 columns that make records takes beside one of 64, to which the records' kernel is to be
-// added: about 1.3 times as long with 32 heads and 8 x 1024 tokens (decisions 0037, 0062).
-constexpr double kRecordingBlock = 1.4;
-
 // Warps that walk whole sequences should be at least as many on a multiprocessor; of a backward pass so many
 // blocks work there at once.
 constexpr int64_t kWalkingWarps = 4;
@@ -169,12 +165,9 @@ void choose_scan_block(GatedDeltaRuleGpuPlan& plan, const DeltaLayout& layout, i
     return;
   }
   if (plan.warp_groups) {
-    const auto waves = [&](int64_t width) {
-      return static_cast<double>(ceil_div(heads * ceil_div(values, width), gpu.multiprocessors));
-    };
     plan.makes_records = plan.pass == Pass::kForward && !split &&
                          layout.recording_scan_bytes() <= gpu.shared_per_block &&
-                         kRecordingBlock * waves(128) < waves(64);
+                         delta_recording_pays(heads, values, gpu.multiprocessors);
     plan.column_warps = plan.makes_records ? 8 : 4;
     plan.loader_warps = 4;
     plan.column_parts = ceil_div(values, 16 * plan.column_warps);
@@ -360,9 +353,9 @@ GatedDeltaRuleGpuPlan plan(const GatedDeltaRuleSize& size, bool packed, Pass pas
   }
   const int64_t segments = delta_segment_count(part, packed, piece);
   const int64_t items = packed && piece.split ? 1 : part.sequences;  // that have so many segments
-  GatedDeltaRuleGpuPlan plan =
-      plan_piece(part, packed, pass, gpu, items * (piece.split ? segments : 1), piece,
-                 /*states_are_kept=*/piece.keeps_states && piece.batch >= size.batch);
+  const bool states_are_kept = piece.keeps_states && piece.batch >= size.batch;
+  GatedDeltaRuleGpuPlan plan = plan_piece(
+      part, packed, pass, gpu, items * (piece.split ? segments : 1), piece, states_are_kept);
   plan.piece = piece;
   plan.kept_bytes = kept_bytes;
   plan.kept_step = size.batch * size.value_heads * size.K * size.V;
@@ -372,6 +365,7 @@ GatedDeltaRuleGpuPlan plan(const GatedDeltaRuleSize& size, bool packed, Pass pas
     return plan;
   }
   if (!forward && piece.keeps_records) plan.records = {};  // nobody makes them
+  if (!forward && states_are_kept) plan.scan = {};
   Parts parts{plan.workspace_bytes};
   const int64_t heads = part.sequences * size.value_heads;
   if (piece.split && segments > 1) {
@@ -481,14 +475,19 @@ std::string to_string(const GatedDeltaRuleGpuPlan& plan) {
       add("segments alone", plan.ends);
       add("chain", plan.chain);
     }
-    add("scan", plan.scan);
+    const bool scan_comes_last = plan.corrections_take_place;
+    if (plan.pass == Pass::kForward || (plan.scan.grid > 0 && !scan_comes_last))
+      add("scan", plan.scan);
     if (plan.pass == Pass::kBackward) {
       if (plan.piece.split) {
         add("segments alone", plan.ends);
         add("chain", plan.chain);
       }
       add("reverse scan", plan.reverse_scan);
+      if (scan_comes_last) add("scan", plan.scan);
       add("gradients", plan.gradients);
+      if (scan_comes_last)
+        text += "  corrections     take the place of P, which the reverse scan has read\n";
     }
   }
   if (plan.shares_walks)

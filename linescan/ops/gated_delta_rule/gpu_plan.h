@@ -62,7 +62,7 @@ struct GatedDeltaRuleGpuPlan {
   int64_t records_at = 0, states_at = 0, state_gradients_at = 0, corrections_at = 0,
           parameter_sums_at = 0, gradient_slots_at = 0, carry_at = 0;
   // Numbers from one chunk's corrections to the next one's. Where records are in the workspace and corrections find room there, they take
-  // the place of P: states come behind the reverse scan then, the last one to read it.
+  // the place of P, which the reverse scan is the last to read: states come behind it then.
   int64_t correction_step = 0;
   bool corrections_take_place = false;
   // Where segments are split, what lies at boundaries: states that nobody gave room for, or gradients; forward, transitions.

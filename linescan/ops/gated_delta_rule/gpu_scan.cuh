@@ -68,7 +68,7 @@ struct DeltaScanArgs {
   std::byte* records;   // null: the scan makes them and nobody keeps them
   bool pairs, vectors;  // rows_are_pairs() and rows_are_vectors() of o
   T *states,
-      *corrections;  // for a backward pass: see DeltaScanCut; null: nothing but ends is wanted
+      *corrections;  // for a backward pass: see DeltaScanCut; null: nothing of the kind is wanted
   int64_t kept_sequences;  // with outputs: those of which states and corrections are wanted as well
   DeltaSegments segments;
   DeltaSharedWalks shared;

@@ -104,7 +104,7 @@ struct RecordingMemory {
   uint64_t arrivals[Tiles::kStages + 1];  // an even number
   static constexpr int kWays = DeltaLayout::kRecordingWays;
   unsigned char ways_at[kWays][DeltaLayout::kRecordingWaysBytes];
-  T trays[kChains][64 * 64];
+  alignas(16) T trays[kChains][64 * 64];  // RecordingTray
 
   static __device__ __forceinline__ RecordingMemory& get() {
     return *reinterpret_cast<RecordingMemory*>(Tiles::records() + 2 * Tiles::kRecordBytes);

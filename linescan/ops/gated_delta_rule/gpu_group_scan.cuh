@@ -454,16 +454,20 @@ struct GroupScanWorkspace {
   const DeltaScanCut& cut;
   int first_value;
 
+  __device__ __forceinline__ T* state(int64_t row) const {
+    return states + row * cut.state_numbers(kKeys) + int64_t{1} * first_value * kKeys;
+  }
+  __device__ __forceinline__ T* correction(int64_t row) const {
+    return corrections + row * cut.correction_step + int64_t{1} * first_value * 64;
+  }
   // What is published.
   template <class Senders>
   __device__ __forceinline__ void send_state(int64_t row, const Panels<T>& panels) const {
-    send<Senders, kKeys / 64>(
-        states + row * cut.state_numbers(kKeys) + int64_t{1} * first_value * kKeys, panels);
+    send<Senders, kKeys / 64>(state(row), panels);
   }
   template <class Senders>
   __device__ __forceinline__ void send_corrections(int64_t row, const Panels<T>& panels) const {
-    send<Senders, 1>(corrections + row * cut.correction_step + int64_t{1} * first_value * 64,
-                     panels);
+    send<Senders, 1>(correction(row), panels);
   }
 
  private:

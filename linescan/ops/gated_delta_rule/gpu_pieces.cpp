@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "linescan/base/math.h"
+#include "linescan/ops/gated_delta_rule/gpu_layout.h"
 
 namespace linescan {
 namespace {

@@ -4,7 +4,6 @@
 
 #include <cstdint>
 
-#include "linescan/ops/gated_delta_rule/gpu_layout.h"
 #include "linescan/ops/gated_delta_rule/plan.h"
 
 namespace linescan {
@@ -44,12 +43,6 @@ int64_t delta_segment_count(const GatedDeltaRuleSize& size, bool packed,
 // are faster than these behind the records' kernel.
 bool delta_recording_pays(int64_t heads, int64_t values, int64_t multiprocessors);
 
-// Whether a backward pass puts the corrections of a chunk, with so many padded columns of V, where P of its record was. What the forward
-// pass keeps stays as it is: there may be another backward pass.
-inline bool corrections_take_place(const DeltaLayout& layout, int64_t values,
-                                   const GatedDeltaRulePiece& piece) {
-  return !piece.keeps_records && values <= layout.chunk();
-}
 // A function of the problem alone, so that what a forward pass keeps does not depend on the device.
 GatedDeltaRulePiece gpu_piece(const GatedDeltaRuleSize& size, bool packed);
 // Numbers of GatedDeltaRuleProblem::states. First the records of all chunks, if they are kept; then states and corrections of the

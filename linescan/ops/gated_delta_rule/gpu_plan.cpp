@@ -259,7 +259,8 @@ void plan_chunks(GatedDeltaRuleGpuPlan& plan, const GatedDeltaRuleSize& size, bo
   expect_shared("gradients", plan.gradients, size, gpu);
   if (!states_are_kept)
     plan.states_at = parts.reserve(value_units * values * plan.padded_keys * number);
-  plan.corrections_take_place = corrections_take_place(layout, values, piece);
+  // What the forward pass keeps stays as it is: there may be another backward pass.
+  plan.corrections_take_place = !piece.keeps_records && values <= plan.chunk;
   if (plan.corrections_take_place) {
     plan.corrections_at = plan.records_at + plan.chunk * plan.chunk * number;
     plan.correction_step = plan.record_bytes / number;

@@ -165,6 +165,38 @@ TEST_P(GatedDeltaRuleSequencesGpu, RepeatBitByBit) {
   expect_same_bits(one, two);
 }
 
+// Where multiprocessors would be idle the value heads of a chunk are several blocks', which need not have as many each.
+TEST(GatedDeltaRuleRecordsGpu, BlocksShareValueHeads) {
+  for (const DType dtype : {DType::kFloat32, kBf16}) {
+    Case c{.batch = 1, .length = 70, .heads = 2, .value_heads = 6, .K = 24, .V = 40};
+    c.dtype = dtype;
+    c.mode = Mode::kChunk;
+    GatedDeltaRuleSample alone(c);
+    const GatedDeltaRuleSize size = size_of(alone.problem);
+    constexpr int64_t kChunks = 3;  // of 32 tokens
+    Gpu gpu = test_gpu();
+    const auto plan_for = [&](int64_t multiprocessors) {
+      gpu.multiprocessors = static_cast<int>(multiprocessors);
+      return plan(size, alone.problem.packed, Pass::kForward, gpu);
+    };
+    EXPECT_EQ(plan_for(1).record_parts, 1);
+    EXPECT_EQ(plan_for(1).records.grid, 2 * kChunks);
+    gpu.multiprocessors = 1;
+    run(alone, 0xFF, gpu);
+    expect_passed(alone.judge(gated_delta_rule_gpu_bound(c.dtype)));
+    for (const auto& [multiprocessors, parts] : {std::pair{3, 2}, {100, 3}}) {
+      SCOPED_TRACE(parts);
+      EXPECT_EQ(plan_for(multiprocessors).record_parts, parts);
+      EXPECT_EQ(plan_for(multiprocessors).records.grid, 2 * kChunks * parts);
+      for (const int64_t largest_grid : {kLargestGrid, int64_t{5}}) {
+        GatedDeltaRuleSample shared(c);
+        run(shared, 0xFF, gpu, {.largest_grid = largest_grid});
+        expect_same_bits(shared, alone);
+      }
+    }
+  }
+}
+
 TEST_P(GatedDeltaRuleGpu, RecurrenceAgreesWithReference) {
   Case c = GetParam();
   c.mode = Mode::kRecurrent;

@@ -516,18 +516,22 @@ TEST(GatedDeltaRuleGpuPlan, FillsTheDevice) {
   full.batch = full.sequences = 2;
   full.length = 500;
   EXPECT_EQ(plan(full, false, Pass::kForward, gpu).scan.grid, 128);
-  // Segments of 26 of 128 chunks, two blocks each; alone, four without their ends and two for transitions of three.
+  // Segments of 16 of 128 chunks, two blocks each; alone, two without their ends and two for transitions, of which two share a
+  // multiprocessor.
   const GatedDeltaRuleGpuPlan split = plan(few, false, Pass::kForward, find_gpu("h100"));
-  EXPECT_EQ(split.piece, (GatedDeltaRulePiece{1, 8192, 26 * 64, true}));
-  EXPECT_EQ(split.scan.grid, 8 * 5 * 2);
-  EXPECT_EQ(split.ends.grid, 8 * 4 * (2 + 2));
+  EXPECT_EQ(split.piece, (GatedDeltaRulePiece{1, 8192, 16 * 64, true}));
+  EXPECT_EQ(split.scan.grid, 8 * 8 * 2);
+  EXPECT_EQ(split.ends.grid, 8 * 7 * (2 + 2));
   EXPECT_EQ(split.chain.grid, 8 * 128 / 8);
-  GatedDeltaRuleSize packed = few;  // two sequences: numbers of 4 + 2 segments
+  // 256 chunks and heads of q: two blocks each, with two value heads.
+  EXPECT_EQ(split.record_parts, 2);
+  EXPECT_EQ(split.records.grid, 128 * 2 * 2);
+  GatedDeltaRuleSize packed = few;  // two sequences: numbers of 8 + 2 segments
   packed.sequences = 2;
   const GatedDeltaRuleGpuPlan both = plan(packed, true, Pass::kForward, find_gpu("h100"));
-  EXPECT_EQ(both.piece, (GatedDeltaRulePiece{1, 8192, 22 * 64, true}));
-  EXPECT_EQ(both.scan.grid, 8 * (5 + 2) * 2);
-  EXPECT_EQ(both.ends.grid, 8 * (4 + 2) * (2 + 2));
+  EXPECT_EQ(both.piece, (GatedDeltaRulePiece{1, 8192, 16 * 64, true}));
+  EXPECT_EQ(both.scan.grid, 8 * (8 + 2) * 2);
+  EXPECT_EQ(both.ends.grid, 8 * (7 + 2) * (2 + 2));
   EXPECT_EQ(both.chain.grid, 2 * 8 * 128 / 8);
   GatedDeltaRuleSize short_ones = few;
   short_ones.length = 500;

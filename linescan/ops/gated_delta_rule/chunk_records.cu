@@ -2,7 +2,8 @@
 // with each other, before any state is known.
 //
 // A block takes a chunk and a head of q and k: their products q k^T and k k^T once, then, for every value
-// head that reads them, gates, decays and the inverse of I + L (gpu_record_inverse.cuh).
+// head that reads them, or, where there are few chunks, for some of these, gates, decays and the inverse of I + L
+// (gpu_record_inverse.cuh).
 //
 // Numerics:  q, k as they come; sums and the inverse in float32 (products of tf32 pieces: three, two for float16, one for bfloat16); A and P
 //            are rounded to T.
@@ -24,6 +25,7 @@ struct RecordArgs {
   DeltaSequences sequences;
   std::byte* records;
   int64_t chunks;
+  int parts, part_heads;  // blocks that share the value heads of a head, and their heads each
 };
 
 // Bounds as they are used: at least 0, at most the length, none less than the one before. One block.
@@ -110,7 +112,8 @@ struct TriangleBlocks {
 };
 
 template <typename T, int kKeys, bool kDeep>
-__global__ void __launch_bounds__(2 * DeltaSizes<T, kKeys, kDeep>::kChunk, kDeep ? 3 : 4)
+__global__ void __launch_bounds__(2 * DeltaSizes<T, kKeys, kDeep>::kChunk,
+                                  DeltaSizes<T, kKeys, kDeep>::kLayout.record_blocks())
     records_kernel(RecordArgs<T> args) {
   using Sizes = DeltaSizes<T, kKeys, kDeep>;
   constexpr int kChunk = Sizes::kChunk, kStride = Sizes::kStride, kSquare = Sizes::kSquare;
@@ -135,9 +138,13 @@ __global__ void __launch_bounds__(2 * DeltaSizes<T, kKeys, kDeep>::kChunk, kDeep
   constexpr int kThreads = 2 * kChunk;
   const DeltaTeam team = {static_cast<int>(threadIdx.x), kThreads};
 
-  for (int64_t item = blockIdx.x; item < args.chunks * in.heads; item += gridDim.x) {
-    const int64_t number = item / in.heads;
-    const int head = static_cast<int>(item % in.heads);
+  for (int64_t item = blockIdx.x; item < args.chunks * in.heads * args.parts; item += gridDim.x) {
+    const int64_t unit = item / args.parts, number = unit / in.heads;
+    const int head = static_cast<int>(unit % in.heads);
+    const int first_head =
+        head * in.group() + static_cast<int>(item % args.parts) * args.part_heads;
+    const int end_head = min(first_head + args.part_heads, (head + 1) * in.group());
+    if (first_head >= end_head) continue;
     const DeltaChunk chunk = chunk_of(args.sequences, number, kChunk);
     if (chunk.tokens == 0) continue;
     load_tile(team, k_tile, kStride, chunk.rows(in.k, head), chunk.row_step(in.k), kChunk,
@@ -145,7 +152,6 @@ __global__ void __launch_bounds__(2 * DeltaSizes<T, kKeys, kDeep>::kChunk, kDeep
     load_tile(team, q_tile, kStride, chunk.rows(in.q, head), chunk.row_step(in.q), kChunk,
               chunk.tokens, kKeys, in.K, in.vectors);
     commit_copies();
-    const int first_head = head * in.group(), end_head = first_head + in.group();
     RecordGates<T, kChunk> heads(in);
     heads.ask({in, chunk.walk, first_head}, chunk.start, chunk.tokens, chunk.walk.step,
               threadIdx.x);
@@ -230,9 +236,13 @@ void launch_delta_bounds(const GatedDeltaRuleProblem& p, std::byte* workspace, G
 
 void launch_delta_records(const GatedDeltaRuleProblem& p, const GatedDeltaRuleGpuPlan& plan,
                           const DeltaKept& kept, std::byte* workspace, GpuStream stream) {
+  const GatedDeltaRuleSize size = size_of(p);
+  const auto part_heads =
+      static_cast<int>(ceil_div(size.value_heads / size.heads, plan.record_parts));
   dispatch_delta(p.q.dtype, plan.padded_keys, [&]<typename T, int kKeys>() {
-    const RecordArgs<T> args = {delta_inputs<T>(p), delta_sequences(p, workspace), kept.records,
-                                plan.chunks};
+    const RecordArgs<T> args = {
+        delta_inputs<T>(p), delta_sequences(p, workspace),       kept.records,
+        plan.chunks,        static_cast<int>(plan.record_parts), part_heads};
     if constexpr (sizeof(T) == 2 && kKeys == DeltaLayout::kDeepKeys)
       if (plan.deep_groups)
         return launch("gated_delta_rule, records", records_kernel<T, kKeys, true>,

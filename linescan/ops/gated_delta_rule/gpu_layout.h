@@ -60,6 +60,9 @@ struct DeltaLayout {
            record_decays_bytes() + int64_t{6} * chunk() * 4;
   }
 
+  // Blocks of a multiprocessor that the records' kernel is compiled for.
+  constexpr int record_blocks() const { return deep ? 3 : 4; }
+
   // Scans. A warp keeps [16 of V, scan_keys] of the state in registers.
   constexpr int scan_keys() const { return std::min(keys, 128); }
   constexpr int key_warps() const { return keys / scan_keys(); }

@@ -38,8 +38,10 @@ constexpr double kPackedWaves = 2, kPackedShare = 0.75;
 constexpr double kRecordingBlock = 1.4;
 
 // What a split costs, in times that a block's walk needs for a chunk: the start and end of a walk; a chunk of one without
-// outputs; the chain, and each of its boundaries. A split that gains less than a tenth is not worth its rounding.
+// outputs; the chain, and each of its boundaries. A split that gains less than a tenth is not worth its rounding. Where two walks without
+// outputs share a multiprocessor, both take half as long again (decision 0069).
 constexpr double kWalkChunks = 6, kAloneChunk = 0.75, kChainChunks = 3, kBoundaryChunks = 1;
+constexpr double kSharedWalk = 1.5;
 constexpr double kSplitGain = 0.9;
 constexpr int64_t kMostSplitSegments = 32;
 
@@ -61,19 +63,26 @@ int64_t usual_segments(const GatedDeltaRuleSize& size, const GatedDeltaRulePiece
 // are cut into segments and `at_once` blocks work at once.
 struct SplitCost {
   int64_t heads, chunks, value_parts, key_parts, at_once;
+  bool two_alone = false;  // blocks of walks without outputs, a multiprocessor
 
   int64_t waves(int64_t blocks) const { return ceil_div(blocks, at_once); }
+  double waves_alone(int64_t blocks) const {
+    if (!two_alone) return static_cast<double>(waves(blocks));
+    const int64_t full = blocks / (2 * at_once), rest = blocks % (2 * at_once);
+    return kSharedWalk * static_cast<double>(full + (rest > at_once ? 1 : 0)) +
+           (rest > 0 && rest <= at_once ? 1 : 0);
+  }
   double in_turn(int64_t segments) const {
     return static_cast<double>(waves(heads * value_parts)) *
            (static_cast<double>(chunks) + kWalkChunks * static_cast<double>(segments));
   }
   double split(int64_t segments) const {
     if (segments == 1) return in_turn(1);
-    const int64_t alone =
-        waves(heads * (value_parts * (segments - 1) + key_parts * (segments - 2)));
+    const double alone =
+        waves_alone(heads * (value_parts * (segments - 1) + key_parts * (segments - 2)));
     const int64_t together = waves(heads * value_parts * segments);
     const auto each = static_cast<double>(ceil_div(chunks, segments));
-    return static_cast<double>(alone) * (kAloneChunk * each + kWalkChunks) +
+    return alone * (kAloneChunk * each + kWalkChunks) +
            static_cast<double>(together) * (each + kWalkChunks) + kChainChunks +
            kBoundaryChunks * static_cast<double>(segments);
   }
@@ -303,9 +312,10 @@ bool delta_split_pays(const GatedDeltaRuleSize& size, const GatedDeltaRulePiece&
 }
 
 GatedDeltaRulePiece delta_best_split(const GatedDeltaRuleSize& size, int64_t multiprocessors,
-                                     int64_t block_columns) {
+                                     int64_t block_columns, bool two_alone) {
   GatedDeltaRulePiece best = {size.batch, size.length, size.length};
-  const SplitCost cost = split_cost(size, multiprocessors, block_columns);
+  SplitCost cost = split_cost(size, multiprocessors, block_columns);
+  cost.two_alone = two_alone;
   double least = kSplitGain * cost.in_turn(1);
   for (int64_t segments = 2; segments <= std::min(kMostSplitSegments, cost.chunks); ++segments) {
     const int64_t chunks = ceil_div(cost.chunks, segments);

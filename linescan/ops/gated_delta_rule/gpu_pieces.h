@@ -63,8 +63,9 @@ int64_t gpu_kept_chunk_states(const GatedDeltaRuleSize& size, const GatedDeltaRu
 // side; its gain is a backward pass's, too.
 bool delta_split_pays(const GatedDeltaRuleSize& size, const GatedDeltaRulePiece& piece,
                       int64_t multiprocessors, int64_t block_columns);
-// How a forward pass that keeps nothing is split; not at all where nothing is gained.
+// How a forward pass that keeps nothing is split; not at all where nothing is gained. two_alone: two blocks that walk a segment alone
+// share a multiprocessor.
 GatedDeltaRulePiece delta_best_split(const GatedDeltaRuleSize& size, int64_t multiprocessors,
-                                     int64_t block_columns);
+                                     int64_t block_columns, bool two_alone);
 
 }  // namespace linescan

@@ -217,6 +217,17 @@ void plan_gradients(GatedDeltaRuleGpuPlan& plan, const GatedDeltaRuleSize& size,
       layout.group_gradients_bytes());
 }
 
+// Blocks that share the value heads of a chunk and head of q: as many as find a multiprocessor at once. Each makes the products of q
+// and k anew.
+int64_t choose_record_parts(int64_t units, const GatedDeltaRuleSize& size,
+                            const DeltaLayout& layout, const Gpu& gpu) {
+  const int64_t group = size.value_heads / std::max<int64_t>(size.heads, 1);
+  const int64_t at_once = gpu.multiprocessors * layout.record_blocks();
+  int64_t parts = 1;
+  while (parts < group && 2 * parts * units <= at_once) parts *= 2;
+  return std::min(parts, std::max<int64_t>(group, 1));
+}
+
 // Chunk by chunk. states_are_kept: backward, those of all chunks.
 void plan_chunks(GatedDeltaRuleGpuPlan& plan, const GatedDeltaRuleSize& size, bool packed,
                  const DeltaLayout& layout, int64_t heads, const GatedDeltaRulePiece& piece,
@@ -225,7 +236,9 @@ void plan_chunks(GatedDeltaRuleGpuPlan& plan, const GatedDeltaRuleSize& size, bo
     plan.chunks = packed ? size.length / plan.chunk + size.sequences
                          : size.sequences * ceil_div(size.length, plan.chunk);
   const int64_t value_units = plan.chunks * size.value_heads;
-  plan.records = launch_of(plan.chunks * size.heads, 2 * plan.chunk, layout.records_bytes());
+  plan.record_parts = choose_record_parts(plan.chunks * size.heads, size, layout, gpu);
+  plan.records = launch_of(plan.chunks * size.heads * plan.record_parts, 2 * plan.chunk,
+                           layout.records_bytes());
   plan.key_warps = layout.key_warps();
   plan.warp_groups = !plan.deep_groups && layout.has_groups() && size.V > kFewValues &&
                      size.value_heads > 0 && has_warp_group_products(gpu) &&
@@ -322,7 +335,10 @@ GatedDeltaRuleGpuPlan plan(const GatedDeltaRuleSize& size, bool packed, Pass pas
   if (size.kept_states)
     piece.split = piece.split && delta_split_pays(size, piece, gpu.multiprocessors, columns);
   else if (pass == Pass::kForward && size.mode != GatedDeltaRuleMode::kRecurrent)
-    piece = delta_best_split(size, gpu.multiprocessors, columns);
+    piece = delta_best_split(
+        size, gpu.multiprocessors, columns,
+        plan_piece(size, packed, pass, gpu, size.sequences, {size.batch, size.length, size.length})
+            .warp_groups);
   GatedDeltaRuleGpuPlan made = plan(size, packed, pass, gpu, piece);
   // Whatever the device makes of it, there is room for what the problem asks for.
   if (size.kept_states) made.kept_bytes = bytes_kept(size, packed, gpu_piece(size, packed));

@@ -19,7 +19,7 @@ struct DeltaLaunch {
   bool operator==(const DeltaLaunch&) const = default;
 };
 
-// mode chunk: "records" (what a chunk is by itself: a block a chunk and head of q), then "scan" (states, and
+// mode chunk: "records" (what a chunk is by itself: a block a chunk and head of q, or some of its value heads), then "scan" (states, and
 // outputs or what the backward pass needs: a block a sequence, value head and part of V, or an equal share of the walks), or a scan
 // that makes the records, too; backward also
 // "reverse_scan" and "gradients" (a block a chunk and head of q). mode recurrent: "scan" alone.
@@ -31,6 +31,7 @@ struct GatedDeltaRuleGpuPlan {
 
   int64_t chunk = 0, padded_keys = 0, padded_values = 0;
   int64_t record_bytes = 0;  // of a chunk and value head
+  int64_t record_parts = 1;  // blocks that share the value heads of a chunk and head of q
   int64_t chunks = 0;  // records; packed sequences count one more each, whether they need it or not
   int64_t column_warps = 0;     // of a scan's block: warps side by side along V, 16 columns each
                                 // (recurrent: one of 32)

@@ -11,6 +11,7 @@
 // Numerics:  float32.
 // Reference: reference.cpp beside this file, through the scans; bounds in tests/ops/gated_delta_rule_gpu_test.cpp.
 
+#include "linescan/ops/device_code/predicated.cuh"
 #include "linescan/ops/gated_delta_rule/gpu_kernels.h"
 #include "linescan/ops/gated_delta_rule/gpu_layout.h"
 #include "linescan/ops/gated_delta_rule/gpu_segments.cuh"
@@ -59,17 +60,29 @@ __global__ void __launch_bounds__(DeltaLayout::kChainThreads, 2) chain_kernel(Ch
       return args.segments.transition(first_segment + segment).of(sequence, head) +
              first_term * kKeys + first_key;
     };
+    // The thread's numbers of a [keys, columns] part of a state: of one column, keys kOwnStep apart.
+    constexpr int kOwnStep = kThreads / kColumns;
     const DeltaStates& strides = args.segments.boundaries;
-    // Calls visit(i, number, address or null) for the thread's numbers of a [keys, columns] part of a state.
+    const int own_key = static_cast<int>(threadIdx.x) / kColumns,
+              own_column = first_column + static_cast<int>(threadIdx.x) % kColumns;
+    const int own_keys = own_column < args.V ? args.K - own_key : 0;
+    const int64_t own_step = kOwnStep * strides.key;
+    const auto own_of = [&](int64_t number) {
+      return boundary(number) + own_key * strides.key + own_column * strides.value;
+    };
+    // Calls visit(i, number, address, whether it is one) for them, `state` being the first one's.
     const auto for_each_own = [&](float* state, const auto& visit) {
 #pragma unroll
-      for (int i = 0; i < kOwnNumbers; ++i) {
-        const int number = threadIdx.x + i * kThreads;
-        const int key = number / kColumns, column = first_column + number % kColumns;
-        const bool exists = key < args.K && column < args.V;
-        visit(i, number, exists ? state + key * strides.key + column * strides.value : nullptr);
-      }
+      for (int i = 0; i < kOwnNumbers; ++i)
+        visit(i, static_cast<int>(threadIdx.x) + i * kThreads, state + i * own_step,
+              i * kOwnStep < own_keys);
     };
+    // From step to step: segments and boundaries are neighbours.
+    const int64_t next_state =
+        args.backwards ? -args.segments.boundary_step : args.segments.boundary_step;
+    const int64_t next_transition =
+        (args.backwards ? -args.segments.transition_step : args.segments.transition_step) -
+        (kOwnTerms - kAhead) * kKeys;
     float of[kAhead][kOwnKeys];  // [terms, keys] of a transition
     const auto read = [&](int term, const float* from) {
 #pragma unroll
@@ -78,14 +91,18 @@ __global__ void __launch_bounds__(DeltaLayout::kChainThreads, 2) chain_kernel(Ch
     const float* at = transition(0);
 #pragma unroll
     for (int term = 0; term < kAhead; ++term) read(term, at);
-    for_each_own(boundary(args.backwards ? boundaries : 1),
-                 [&](int, int number, const float* from) { before[number] = from ? *from : 0.f; });
+    for_each_own(own_of(args.backwards ? boundaries : 1),
+                 [&](int, int number, const float* from, bool exists) {
+                   before[number] = load_if(exists, from);
+                 });
+    float* state = own_of(to(0));
     __syncthreads();
 
-    for (int64_t step = 0; step < steps; ++step) {
-      float* const state = boundary(to(step));
+    for (int64_t step = 0; step < steps; ++step, state += next_state) {
       float own[kOwnNumbers];
-      for_each_own(state, [&](int i, int, const float* from) { own[i] = from ? *from : 0.f; });
+      for_each_own(state, [&](int i, int, const float* from, bool exists) {
+        own[i] = load_if(exists, from);
+      });
       float sums[kOwnKeys][kColumns] = {};
 #pragma unroll 1
       for (int slice = 0; slice < kOwnTerms; slice += kAhead) {
@@ -93,7 +110,7 @@ __global__ void __launch_bounds__(DeltaLayout::kChainThreads, 2) chain_kernel(Ch
         if (!is_last)
           at += kAhead * kKeys;
         else if (step + 1 < steps)
-          at = transition(step + 1);
+          at += next_transition;
         const float* const rows = before + (first_term + slice) * kColumns;
 #pragma unroll
         for (int term = 0; term < kAhead; ++term) {
@@ -119,14 +136,14 @@ __global__ void __launch_bounds__(DeltaLayout::kChainThreads, 2) chain_kernel(Ch
                                      c) =
               make_float4(sums[k][c], sums[k][c + 1], sums[k][c + 2], sums[k][c + 3]);
       __syncthreads();
-      for_each_own(state, [&](int i, int number, float* to) {
+      for_each_own(state, [&](int i, int number, float* to, bool exists) {
         float sum = 0;
 #pragma unroll
         for (int part = 0; part < kTermWarps; ++part)
           sum += parts[part * kKeys * kColumns + number];
         sum += own[i];
         before[number] = sum;
-        if (to) *to = sum;
+        store_if(exists, to, sum);
       });
       __syncthreads();
     }

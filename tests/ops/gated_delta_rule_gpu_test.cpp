@@ -30,10 +30,11 @@ class GatedDeltaRuleGpu : public ::testing::TestWithParam<Case> {
 TEST_P(GatedDeltaRuleGpu, AgreesWithReference) {
   Case c = GetParam();
   c.mode = Mode::kChunk;
+  const GatedDeltaRuleSample::Expected expected = GatedDeltaRuleSample(c).expected();
   for (const int filling : {0xFF, 1}) {
     GatedDeltaRuleSample sample(c);
     run(sample, filling);
-    expect_passed(sample.judge(gated_delta_rule_gpu_bound(c.dtype)));
+    expect_passed(sample.judge(expected, gated_delta_rule_gpu_bound(c.dtype)));
   }
 }
 
@@ -75,25 +76,24 @@ TEST_P(GatedDeltaRuleRecordingGpu, AgreesWithReference) {
   EXPECT_TRUE(plan(size, packed, Pass::kForward, small_gpu()).makes_records);
   EXPECT_FALSE(plan(size, packed, Pass::kForward, test_gpu()).makes_records);
   run(other);
-  const auto expect_same = [&] {
+  const GatedDeltaRuleSample::Expected expected = recording.expected();
+  const auto expect_right_and_same = [&] {
+    expect_passed(recording.judge(expected, gated_delta_rule_gpu_bound(c.dtype)));
     EXPECT_EQ(recording.o.bytes(), other.o.bytes());
     EXPECT_EQ(recording.final_state.bytes(), other.final_state.bytes());
   };
   for (const int filling : {0xFF, 1}) {
     run(recording, filling, small_gpu());
-    expect_passed(recording.judge(gated_delta_rule_gpu_bound(c.dtype)));
-    expect_same();
+    expect_right_and_same();
   }
   if (packed) {  // one sequence after the other
     run(recording, 0xFF, small_gpu(), {.largest_grid = 1});
-    expect_passed(recording.judge(gated_delta_rule_gpu_bound(c.dtype)));
-    expect_same();
+    expect_right_and_same();
     return;
   }
   run(recording, 0xFF, small_gpu(),
       {.largest_grid = 1, .piece = {c.batch, std::min<int64_t>(c.length, 128), 64}});
-  expect_passed(recording.judge(gated_delta_rule_gpu_bound(c.dtype)));
-  expect_same();
+  expect_right_and_same();
   const GatedDeltaRulePiece keeping = {c.batch, c.length, 64, false, true};
   size.kept_states = true;
   for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
@@ -102,8 +102,7 @@ TEST_P(GatedDeltaRuleRecordingGpu, AgreesWithReference) {
     EXPECT_EQ(how.records.grid, 0);
   }
   run(recording, 0xFF, small_gpu(), {.largest_grid = 1, .piece = keeping});
-  expect_passed(recording.judge(gated_delta_rule_gpu_bound(c.dtype)));
-  expect_same();
+  expect_right_and_same();
   // States, too: of all sequences or of some, the last of which may be fewer; what is kept serves two backward passes. And where another
   // kernel, which leaves none, has room for them.
   struct Way {
@@ -135,6 +134,7 @@ class GatedDeltaRuleSequencesGpu : public GatedDeltaRuleGpu {
 TEST_P(GatedDeltaRuleSequencesGpu, AgreeWithReference) {
   Case c = GetParam();
   c.mode = Mode::kChunk;
+  const GatedDeltaRuleSample::Expected expected = GatedDeltaRuleSample(c).expected();
   for (const int filling : {0xFF, 1})
     for (const int64_t grid : {kLargestGrid, int64_t{1}}) {
       GatedDeltaRuleSample sample(c);
@@ -143,7 +143,7 @@ TEST_P(GatedDeltaRuleSequencesGpu, AgreeWithReference) {
         EXPECT_EQ(plan(size, sample.problem.packed, pass, small_gpu()).whole_sequences,
                   pass == Pass::kForward || c.heads == c.value_heads);
       run(sample, filling, small_gpu(), {.largest_grid = grid});
-      expect_passed(sample.judge(gated_delta_rule_gpu_bound(c.dtype)));
+      expect_passed(sample.judge(expected, gated_delta_rule_gpu_bound(c.dtype)));
     }
 }
 

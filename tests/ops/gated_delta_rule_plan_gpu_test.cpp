@@ -178,6 +178,7 @@ TEST_P(GatedDeltaRuleGpuSplit, AgreesWithReference) {
   if (!packed)  // these come all at once
     for (const int64_t tokens : {192, 128})
       ways.push_back({{.largest_grid = 3, .piece = {1, tokens, 64, true}}, test_gpu()});
+  const GatedDeltaRuleSample::Expected expected = GatedDeltaRuleSample(c).expected();
   for (const auto& [twist, gpu] : ways) {
     SCOPED_TRACE(twist.piece.tokens);
     SCOPED_TRACE(twist.piece.segment);
@@ -190,7 +191,7 @@ TEST_P(GatedDeltaRuleGpuSplit, AgreesWithReference) {
     size.kept_states = true;
     EXPECT_GT(plan(size, packed, Pass::kBackward, gpu, twist.piece).ends.grid, 0);
     run(sample, 0xFF, gpu, twist);
-    expect_passed(sample.judge(gated_delta_rule_gpu_bound(c.dtype)));
+    expect_passed(sample.judge(expected, gated_delta_rule_gpu_bound(c.dtype)));
   }
 }
 

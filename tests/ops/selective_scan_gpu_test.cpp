@@ -51,10 +51,13 @@ void run_on_gpu(Sample& sample, const SelectiveScanGpuPlan* forward_plan = nullp
   tensors.bring_back();
 }
 
-void expect_right(const Sample& sample, const Case& c) {
+void expect_right(const Sample& sample, const Case& c, const Sample::Expected& expected) {
   const bool cut = c.states > 1;  // one state is summed in float32 whatever the type
-  expect_passed(sample.judge(kSelectiveScanBound,
+  expect_passed(sample.judge(expected, kSelectiveScanBound,
                              cut ? selective_scan_gpu_factor_bound(c.dtype) : kSelectiveScanBound));
+}
+void expect_right(const Sample& sample, const Case& c) {
+  expect_right(sample, c, sample.expected());
 }
 
 // Runs the problem with the steps of every group shuffled in memory, and brings the results back into
@@ -244,13 +247,14 @@ void expect_all_plans_agree(const Case& c, bool (*is_meant)(const SelectiveScanG
       std::erase_if(*plans, [&](const SelectiveScanGpuPlan& p) { return !is_meant(p); });
       ASSERT_FALSE(plans->empty());
     }
+  const Sample::Expected expected = Sample(c).expected();
   for (std::size_t i = first; i < std::max(ahead.size(), back.size()); i += step) {
     Sample p(c);
     const SelectiveScanGpuPlan& one = ahead[i % ahead.size()];
     const SelectiveScanGpuPlan& other = back[i % back.size()];
     SCOPED_TRACE(to_string(one) + to_string(other));
     run_on_gpu(p, &one, &other);
-    expect_right(p, c);
+    expect_right(p, c, expected);
   }
 }
 
@@ -300,6 +304,7 @@ TEST(SelectiveScanGpuPlans, LanesThatDivideStatesAgreeWithReference) {
       std::erase_if(ahead, [&](const auto& p) { return !p.state_lanes || p.segments != lanes; });
       ASSERT_FALSE(ahead.empty());
       const auto all = legal_plans(size, Pass::kBackward, test_gpu());
+      const Sample::Expected expected = Sample(c).expected();
       for (const int64_t segments : {1, 2, 8, 32}) {
         const auto back =
             std::ranges::find_if(all, [&](const auto& p) { return p.segments == segments; });
@@ -308,7 +313,7 @@ TEST(SelectiveScanGpuPlans, LanesThatDivideStatesAgreeWithReference) {
         other.ahead_lanes = lanes;
         Sample sample(c);
         run_on_gpu(sample, &ahead[segments == 1 ? 0 : ahead.size() - 1], &other);
-        expect_right(sample, c);
+        expect_right(sample, c, expected);
       }
     }
 }
@@ -346,11 +351,12 @@ TEST(SelectiveScanGpuPlans, WalkersAgreeWithReference) {
         EXPECT_EQ(ahead.size(), 2);
         EXPECT_EQ(back.size(), states == 29 ? 0 : 1);
       }
+      const Sample::Expected expected = Sample(c).expected();
       for (const SelectiveScanGpuPlan& one : ahead) {
         Sample sample(c);
         SCOPED_TRACE(to_string(one));
         run_on_gpu(sample, &one, back.empty() ? nullptr : &back[0]);
-        expect_right(sample, c);
+        expect_right(sample, c, expected);
       }
     }
 }
@@ -688,11 +694,12 @@ TEST(SelectiveScanGpuPlans, SeveralKeptStatesAgreeWithReference) {
       back[0].slice = c.batch * 2 / 5;
     }
     const std::size_t step = c.batch > 2 ? 1 : 2 * kStep;
+    const Sample::Expected expected = Sample(c).expected();
     for (std::size_t i = c.gate ? 1 : 0; i < std::max(ahead.size(), back.size()); i += step) {
       Sample sample(c);
       SCOPED_TRACE(to_string(ahead[i % ahead.size()]) + to_string(back[i % back.size()]));
       run_on_gpu(sample, &ahead[i % ahead.size()], &back[i % back.size()], true);
-      expect_right(sample, c);
+      expect_right(sample, c, expected);
     }
   }
 }

@@ -113,18 +113,19 @@ class Ss2dGpu : public ::testing::TestWithParam<Case> {
     if (!have_gpu()) GTEST_SKIP() << "no GPU: " << why_no_gpu();
   }
   void expect_right(const Gpu& gpu) {
+    const Sample::Expected expected = Sample(GetParam()).expected();
     for (const bool keep_states : {false, true}) {
       SCOPED_TRACE(keep_states ? "states kept" : "states found again");
-      expect_right(gpu, keep_states);
+      expect_right(expected, gpu, keep_states);
     }
   }
-  void expect_right(const Gpu& gpu, bool keep_states) {
+  void expect_right(const Sample::Expected& expected, const Gpu& gpu, bool keep_states) {
     Sample sample(GetParam());
     if (keep_states && gpu_kept_states(size_of(sample.problem)) == 0) return;
     run_on_gpu(sample, gpu, keep_states);
     const bool rounded_states = gpu_keeps_halves(size_of(sample.problem));
     const auto judged = [&](double bound, bool rounded_sums) {
-      std::vector<NamedVerdict> verdicts = sample.judge(bound);
+      std::vector<NamedVerdict> verdicts = sample.judge(expected, bound);
       std::erase_if(verdicts, [&](const NamedVerdict& v) {
         const bool sums = v.name == "grad_projection" || v.name == "grad_dt_proj_weight";
         const bool of_states = v.name == "grad_A_log" || v.name == "grad_dt_proj_bias";

@@ -132,9 +132,13 @@ void GatedDeltaRuleSample::run(const ParallelFor& parallel_for, int64_t threads)
   }
 }
 
-std::vector<NamedVerdict> GatedDeltaRuleSample::judge(double bound) const {
-  const GatedDeltaRuleJudge ahead = reference_forward(problem),
-                            back = reference_backward(problem, gradients);
+GatedDeltaRuleSample::Expected GatedDeltaRuleSample::expected() const {
+  return {reference_forward(problem), reference_backward(problem, gradients)};
+}
+
+std::vector<NamedVerdict> GatedDeltaRuleSample::judge(const Expected& expected,
+                                                      double bound) const {
+  const auto& [ahead, back] = expected;
   std::vector<NamedVerdict> verdicts;
   const auto add = [&](const char* name, const SampleTensor& memory, const TensorView& got,
                        const Judged& expected) {

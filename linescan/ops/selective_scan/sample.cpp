@@ -63,9 +63,13 @@ double selective_scan_gpu_factor_bound(DType dtype) {
   return kSelectiveScanBound + cut / epsilon_of(DType::kFloat32);
 }
 
-std::vector<NamedVerdict> SelectiveScanSample::judge(double bound, double factor_bound) const {
-  const SelectiveScanJudge ahead = reference_forward(problem),
-                           back = reference_backward(problem, gradients);
+SelectiveScanSample::Expected SelectiveScanSample::expected() const {
+  return {reference_forward(problem), reference_backward(problem, gradients)};
+}
+
+std::vector<NamedVerdict> SelectiveScanSample::judge(const Expected& expected, double bound,
+                                                     double factor_bound) const {
+  const auto& [ahead, back] = expected;
   std::vector<NamedVerdict> verdicts;
   const auto add = [&](const char* name, const SampleTensor& got, const Judged& expected) {
     const bool factor = &got == &gB || &got == &gC;

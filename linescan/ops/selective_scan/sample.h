@@ -47,9 +47,18 @@ struct SelectiveScanSample {
   // check, plan, forward and backward, in a workspace full of NaN.
   void run(const ParallelFor& parallel_for = serial_for, int64_t threads = 1);
 
-  // Every result against the reference, after run(). `factor_bound`: of the gradients of B and C.
+  // What the reference makes of the inputs: it serves any number of runs, and other samples of the same case.
+  struct Expected {
+    SelectiveScanJudge ahead, back;
+  };
+  Expected expected() const;
+  // Every result against it, after run(). `factor_bound`: of the gradients of B and C.
+  std::vector<NamedVerdict> judge(const Expected& expected, double bound,
+                                  double factor_bound) const;
   std::vector<NamedVerdict> judge(double bound = kSelectiveScanBound,
-                                  double factor_bound = kSelectiveScanBound) const;
+                                  double factor_bound = kSelectiveScanBound) const {
+    return judge(expected(), bound, factor_bound);
+  }
 };
 
 }  // namespace linescan

@@ -50,8 +50,12 @@ void Ss2dSample::run(const ParallelFor& parallel_for, int64_t threads) {
   }
 }
 
-std::vector<NamedVerdict> Ss2dSample::judge(double bound) const {
-  const Ss2dJudge ahead = reference_forward(problem), back = reference_backward(problem, gradients);
+Ss2dSample::Expected Ss2dSample::expected() const {
+  return {reference_forward(problem), reference_backward(problem, gradients)};
+}
+
+std::vector<NamedVerdict> Ss2dSample::judge(const Expected& expected, double bound) const {
+  const auto& [ahead, back] = expected;
   std::vector<NamedVerdict> verdicts;
   const auto add = [&](const char* name, const SampleTensor& got, const Judged& expected) {
     if (got) verdicts.push_back(judge_sample(name, got, expected, bound));

@@ -51,8 +51,16 @@ struct Ss2dSample {
   // check, plan, forward and backward, in a workspace full of NaN.
   void run(const ParallelFor& parallel_for = serial_for, int64_t threads = 1);
 
-  // Every result against the reference, after run().
-  std::vector<NamedVerdict> judge(double bound = kSs2dBound) const;
+  // What the reference makes of the inputs: it serves any number of runs, and other samples of the same case.
+  struct Expected {
+    Ss2dJudge ahead, back;
+  };
+  Expected expected() const;
+  // Every result against it, after run().
+  std::vector<NamedVerdict> judge(const Expected& expected, double bound) const;
+  std::vector<NamedVerdict> judge(double bound = kSs2dBound) const {
+    return judge(expected(), bound);
+  }
 };
 
 }  // namespace linescan

@@ -1,5 +1,6 @@
 #include "linescan/ops/judged.h"
 
+#include "linescan/base/error.h"
 #include "linescan/base/half.h"
 
 namespace linescan {
@@ -7,7 +8,12 @@ namespace linescan {
 double read_element(const TensorView& tensor, int64_t i, int64_t j, int64_t k, int64_t l) {
   const int64_t index[] = {i, j, k, l};
   int64_t offset = 0;
-  for (int dim = 0; dim < tensor.shape.rank(); ++dim) offset += index[dim] * tensor.strides[dim];
+  for (int dim = 0; dim < tensor.shape.rank(); ++dim) {
+    if (index[dim] < 0 || index[dim] >= tensor.shape[dim])
+      throw_error<InvalidArgument>("index {} of dimension {}: expected 0 to {}", index[dim], dim,
+                                   tensor.shape[dim] - 1);
+    offset += index[dim] * tensor.strides[dim];
+  }
   switch (tensor.dtype) {
     case DType::kFloat64:
       return tensor.as<double>()[offset];

@@ -73,9 +73,16 @@ inline Tracked softplus(Tracked x) {
 }
 inline Tracked softplus_slope(Tracked x) { return x.value > 20 ? Tracked(1.0) : sigmoid(x); }
 
-// Element (i, j, k, ...) of a tensor of any type and strides, as double. Missing dimensions are 0.
+// Element (i, j, k, ...) of a tensor of any type and strides, as double. Missing dimensions are 0. Throws InvalidArgument for an
+// element that is not there: references are compiled without the address sanitizer.
 double read_element(const TensorView& tensor, int64_t i, int64_t j = 0, int64_t k = 0,
                     int64_t l = 0);
+
+// What an operator's reference makes of inputs, forward and backward: it serves any number of runs with them.
+template <class Results>
+struct ExpectedResults {
+  Results ahead, back;
+};
 
 // The largest ratio of error to bound over all elements of `got`; > 1 fails. NaN in both agrees.
 struct Verdict {

@@ -517,7 +517,7 @@ TEST(GatedDeltaRuleGpuPlan, FillsTheDevice) {
   full.batch = full.sequences = 2;
   full.length = 500;
   EXPECT_EQ(plan(full, false, Pass::kForward, gpu).scan.grid, 128);
-  // Segments of 16 of 128 chunks, two blocks each; alone, two without their ends and two for transitions, of which two share a
+  // Eight segments of 16 chunks, two blocks each; alone, seven of them, two blocks for the end and two for the transition: two share a
   // multiprocessor.
   const GatedDeltaRuleGpuPlan split = plan(few, false, Pass::kForward, find_gpu("h100"));
   EXPECT_EQ(split.piece, (GatedDeltaRulePiece{1, 8192, 16 * 64, true}));

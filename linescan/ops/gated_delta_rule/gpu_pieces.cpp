@@ -63,7 +63,7 @@ int64_t usual_segments(const GatedDeltaRuleSize& size, const GatedDeltaRulePiece
 // are cut into segments and `at_once` blocks work at once.
 struct SplitCost {
   int64_t heads, chunks, value_parts, key_parts, at_once;
-  bool two_alone = false;  // blocks of walks without outputs, a multiprocessor
+  bool two_alone = false;  // whether two blocks that walk without outputs share a multiprocessor
 
   int64_t waves(int64_t blocks) const { return ceil_div(blocks, at_once); }
   double waves_alone(int64_t blocks) const {

@@ -217,15 +217,24 @@ void plan_gradients(GatedDeltaRuleGpuPlan& plan, const GatedDeltaRuleSize& size,
       layout.group_gradients_bytes());
 }
 
-// Blocks that share the value heads of a chunk and head of q: as many as find a multiprocessor at once. Each makes the products of q
-// and k anew.
+// Blocks that share the value heads of a chunk and head of q, of which there are so many: as many as find a multiprocessor at once,
+// none without a value head. Each makes the products of q and k anew.
 int64_t choose_record_parts(int64_t units, const GatedDeltaRuleSize& size,
                             const DeltaLayout& layout, const Gpu& gpu) {
-  const int64_t group = size.value_heads / std::max<int64_t>(size.heads, 1);
-  const int64_t at_once = gpu.multiprocessors * layout.record_blocks();
-  int64_t parts = 1;
-  while (parts < group && 2 * parts * units <= at_once) parts *= 2;
-  return std::min(parts, std::max<int64_t>(group, 1));
+  if (units == 0 || size.value_heads == 0) return 1;
+  const int64_t group = size.value_heads / size.heads;
+  const int64_t blocks =
+      std::min<int64_t>(layout.record_blocks(),
+                        blocks_on_multiprocessor(gpu, 2 * layout.chunk(), layout.records_bytes()));
+  const int64_t parts = std::clamp<int64_t>(gpu.multiprocessors * blocks / units, 1, group);
+  return ceil_div(group, ceil_div(group, parts));
+}
+
+// Half types, 64 and 128 keys.
+bool has_warp_groups(const GatedDeltaRuleSize& size, const DeltaLayout& layout, const Gpu& gpu) {
+  return !layout.deep && layout.has_groups() && size.V > kFewValues && size.value_heads > 0 &&
+         has_warp_group_products(gpu) && layout.group_scan_bytes(2, true) <= gpu.shared_per_block &&
+         layout.group_gradients_bytes() <= gpu.shared_per_block;
 }
 
 // Chunk by chunk. states_are_kept: backward, those of all chunks.
@@ -240,10 +249,7 @@ void plan_chunks(GatedDeltaRuleGpuPlan& plan, const GatedDeltaRuleSize& size, bo
   plan.records = launch_of(plan.chunks * size.heads * plan.record_parts, 2 * plan.chunk,
                            layout.records_bytes());
   plan.key_warps = layout.key_warps();
-  plan.warp_groups = !plan.deep_groups && layout.has_groups() && size.V > kFewValues &&
-                     size.value_heads > 0 && has_warp_group_products(gpu) &&
-                     layout.group_scan_bytes(2, true) <= gpu.shared_per_block &&
-                     layout.group_gradients_bytes() <= gpu.shared_per_block;
+  plan.warp_groups = has_warp_groups(size, layout, gpu);
   plan.padded_values =
       round_up(size.V, plan.warp_groups || plan.deep_groups ? int64_t{DeltaLayout::kPanel} : 16);
   choose_scan_block(plan, layout, heads, piece.split, gpu);
@@ -331,14 +337,14 @@ int64_t bytes_kept(const GatedDeltaRuleSize& size, bool packed, const GatedDelta
 
 GatedDeltaRuleGpuPlan plan(const GatedDeltaRuleSize& size, bool packed, Pass pass, const Gpu& gpu) {
   GatedDeltaRulePiece piece = gpu_piece(size, packed);
-  const int64_t columns = DeltaLayout::kPanel * (has_deep_groups(size, gpu) ? 2 : 1);
+  const DeltaLayout layout{static_cast<int>(size_of(size.dtype)),
+                           static_cast<int>(delta_padded_keys(size.K)), has_deep_groups(size, gpu)};
+  const int64_t columns = DeltaLayout::kPanel * (layout.deep ? 2 : 1);
   if (size.kept_states)
     piece.split = piece.split && delta_split_pays(size, piece, gpu.multiprocessors, columns);
   else if (pass == Pass::kForward && size.mode != GatedDeltaRuleMode::kRecurrent)
-    piece = delta_best_split(
-        size, gpu.multiprocessors, columns,
-        plan_piece(size, packed, pass, gpu, size.sequences, {size.batch, size.length, size.length})
-            .warp_groups);
+    piece = delta_best_split(size, gpu.multiprocessors, columns,
+                             /*two_alone=*/has_warp_groups(size, layout, gpu));
   GatedDeltaRuleGpuPlan made = plan(size, packed, pass, gpu, piece);
   // Whatever the device makes of it, there is room for what the problem asks for.
   if (size.kept_states) made.kept_bytes = bytes_kept(size, packed, gpu_piece(size, packed));

@@ -141,9 +141,10 @@ std::vector<NamedVerdict> GatedDeltaRuleSample::judge(const Expected& expected,
   const auto& [ahead, back] = expected;
   std::vector<NamedVerdict> verdicts;
   const auto add = [&](const char* name, const SampleTensor& memory, const TensorView& got,
-                       const Judged& expected) {
+                       const Judged& of_reference) {
     if (got)
-      verdicts.push_back({name, linescan::judge(got, expected, bound), memory.margins_intact()});
+      verdicts.push_back(
+          {name, linescan::judge(got, of_reference, bound), memory.margins_intact()});
   };
   add("o", o, problem.o, ahead.o);
   add("final_state", final_state, problem.final_state, ahead.final_state);

@@ -46,10 +46,8 @@ struct GatedDeltaRuleSample {
   // check, plan, forward and backward, in a workspace full of NaN.
   void run(const ParallelFor& parallel_for = serial_for, int64_t threads = 1);
 
-  // What the reference makes of the inputs: it serves any number of runs, and other samples of the same case.
-  struct Expected {
-    GatedDeltaRuleJudge ahead, back;
-  };
+  // From the inputs as they are; also for other samples of the same case.
+  using Expected = ExpectedResults<GatedDeltaRuleJudge>;
   Expected expected() const;
   // Every result against it, after run().
   std::vector<NamedVerdict> judge(const Expected& expected, double bound) const;

@@ -34,7 +34,7 @@ __global__ void __launch_bounds__(DeltaLayout::kChainThreads, 2) chain_kernel(Ch
   constexpr int kOwnKeys = kKeys < 128 ? kKeys / 32 : 4;  // of a thread: 32 apart
   constexpr int kOwnTerms = kKeys / kTermWarps;
   constexpr int kAhead = kKeys > 128 ? 8 : kOwnTerms;  // terms: what the registers hold
-  constexpr int kOwnNumbers = kKeys * kColumns / kThreads;
+  constexpr int kOwnNumbers = kKeys * kColumns / kThreads, kOwnStep = kThreads / kColumns;
 
   float* const before = reinterpret_cast<float*>(shared_memory());  // [keys, columns]
   float* const parts = before + kKeys * kColumns;                   // [term warps, keys, columns]
@@ -50,18 +50,12 @@ __global__ void __launch_bounds__(DeltaLayout::kChainThreads, 2) chain_kernel(Ch
     const int64_t boundaries = args.segments.count_of(args.sequences, sequence) - 1;
     const int64_t steps = boundaries - 1;
     if (steps < 1) continue;
-    // Step i makes a state of what lies at boundary `to(i)`.
-    const auto to = [&](int64_t i) { return args.backwards ? boundaries - 1 - i : i + 2; };
+    // The first step makes a state of what lies at this boundary.
+    const int64_t first_to = args.backwards ? boundaries - 1 : 2;
     const auto boundary = [&](int64_t number) {
       return args.segments.boundary(first_segment + number).of(sequence, head);
     };
-    const auto transition = [&](int64_t i) {
-      const int64_t segment = args.backwards ? to(i) : to(i) - 1;
-      return args.segments.transition(first_segment + segment).of(sequence, head) +
-             first_term * kKeys + first_key;
-    };
     // The thread's numbers of a [keys, columns] part of a state: of one column, keys kOwnStep apart.
-    constexpr int kOwnStep = kThreads / kColumns;
     const DeltaStates& strides = args.segments.boundaries;
     const int own_key = static_cast<int>(threadIdx.x) / kColumns,
               own_column = first_column + static_cast<int>(threadIdx.x) % kColumns;
@@ -77,7 +71,7 @@ __global__ void __launch_bounds__(DeltaLayout::kChainThreads, 2) chain_kernel(Ch
         visit(i, static_cast<int>(threadIdx.x) + i * kThreads, state + i * own_step,
               i * kOwnStep < own_keys);
     };
-    // From step to step: segments and boundaries are neighbours.
+    // From step to step, of neighbouring boundaries; and from the last of a transition's slices of terms to the next one's first.
     const int64_t next_state =
         args.backwards ? -args.segments.boundary_step : args.segments.boundary_step;
     const int64_t next_transition =
@@ -88,14 +82,17 @@ __global__ void __launch_bounds__(DeltaLayout::kChainThreads, 2) chain_kernel(Ch
 #pragma unroll
       for (int k = 0; k < kOwnKeys; ++k) of[term][k] = from[term * kKeys + 32 * k];
     };
-    const float* at = transition(0);
+    const float* at =
+        args.segments.transition(first_segment + (args.backwards ? first_to : first_to - 1))
+            .of(sequence, head) +
+        first_term * kKeys + first_key;
 #pragma unroll
     for (int term = 0; term < kAhead; ++term) read(term, at);
     for_each_own(own_of(args.backwards ? boundaries : 1),
                  [&](int, int number, const float* from, bool exists) {
                    before[number] = load_if(exists, from);
                  });
-    float* state = own_of(to(0));
+    float* state = own_of(first_to);
     __syncthreads();
 
     for (int64_t step = 0; step < steps; ++step, state += next_state) {

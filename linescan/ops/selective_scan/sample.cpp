@@ -71,9 +71,10 @@ std::vector<NamedVerdict> SelectiveScanSample::judge(const Expected& expected, d
                                                      double factor_bound) const {
   const auto& [ahead, back] = expected;
   std::vector<NamedVerdict> verdicts;
-  const auto add = [&](const char* name, const SampleTensor& got, const Judged& expected) {
+  const auto add = [&](const char* name, const SampleTensor& got, const Judged& of_reference) {
     const bool factor = &got == &gB || &got == &gC;
-    if (got) verdicts.push_back(judge_sample(name, got, expected, factor ? factor_bound : bound));
+    if (got)
+      verdicts.push_back(judge_sample(name, got, of_reference, factor ? factor_bound : bound));
   };
   add("out", out, ahead.out);
   add("last_state", last, ahead.last_state);

@@ -57,8 +57,8 @@ Ss2dSample::Expected Ss2dSample::expected() const {
 std::vector<NamedVerdict> Ss2dSample::judge(const Expected& expected, double bound) const {
   const auto& [ahead, back] = expected;
   std::vector<NamedVerdict> verdicts;
-  const auto add = [&](const char* name, const SampleTensor& got, const Judged& expected) {
-    if (got) verdicts.push_back(judge_sample(name, got, expected, bound));
+  const auto add = [&](const char* name, const SampleTensor& got, const Judged& of_reference) {
+    if (got) verdicts.push_back(judge_sample(name, got, of_reference, bound));
   };
   add("out", out, ahead.out);
   add("grad_x", gx, back.x);

@@ -165,67 +165,6 @@ TEST_P(GatedDeltaRuleSequencesGpu, RepeatBitByBit) {
   expect_same_bits(one, two);
 }
 
-// Where multiprocessors would be idle the value heads of a chunk are several blocks', which need not have as many each.
-TEST(GatedDeltaRuleRecordsGpu, BlocksShareValueHeads) {
-  if (!have_gpu()) GTEST_SKIP() << "no GPU: " << why_no_gpu();
-  const Case few{.batch = 1, .length = 70, .heads = 2, .value_heads = 6, .K = 24, .V = 40};
-  Case half = few;
-  half.dtype = kBf16;
-  half.heads_first = true;
-  const Case packed{.batch = 1,
-                    .length = 90,
-                    .heads = 1,
-                    .value_heads = 5,
-                    .K = 64,
-                    .V = 40,
-                    .dtype = kFp16,
-                    .bounds = {3, 70, 70, 80},
-                    .reverse = true,
-                    .initial = true,
-                    .gate = true,
-                    .gate_bias = true,
-                    .sigmoid = true,
-                    .negative = true};
-  const Case deep{.batch = 1,
-                  .length = 130,
-                  .heads = 1,
-                  .value_heads = 3,
-                  .K = 192,
-                  .V = 40,
-                  .dtype = kBf16,
-                  .reverse = true};
-  for (Case c : {few, half, packed, deep}) {
-    SCOPED_TRACE(c);
-    c.mode = Mode::kChunk;
-    GatedDeltaRuleSample alone(c);
-    const GatedDeltaRuleSize size = size_of(alone.problem);
-    const int64_t group = c.value_heads / c.heads;
-    std::vector<int64_t> seen;  // parts, while there are more and more multiprocessors
-    for (Gpu gpu = test_gpu(); seen.empty() || seen.back() < group; ++gpu.multiprocessors) {
-      if (seen.empty()) gpu.multiprocessors = 1;
-      const GatedDeltaRuleGpuPlan how = plan(size, alone.problem.packed, Pass::kBackward, gpu);
-      ASSERT_LT(gpu.multiprocessors, 100);
-      if (!seen.empty() && seen.back() == how.record_parts) continue;
-      SCOPED_TRACE(how.record_parts);
-      EXPECT_EQ(how.records.grid, how.chunks * c.heads * how.record_parts);
-      if (seen.empty()) {
-        run(alone, 0xFF, gpu);
-        expect_passed(alone.judge(gated_delta_rule_gpu_bound(c.dtype)));
-      } else {
-        for (const int64_t largest_grid : {kLargestGrid, int64_t{5}}) {
-          GatedDeltaRuleSample shared(c);
-          run(shared, 0xFF, gpu, {.largest_grid = largest_grid});
-          expect_same_bits(shared, alone);
-        }
-      }
-      seen.push_back(how.record_parts);
-    }
-    // None has fewer value heads than it could, and none has none: of five, not four.
-    EXPECT_EQ(seen,
-              group == 5 ? (std::vector<int64_t>{1, 2, 3, 5}) : (std::vector<int64_t>{1, 2, 3}));
-  }
-}
-
 TEST_P(GatedDeltaRuleGpu, RecurrenceAgreesWithReference) {
   Case c = GetParam();
   c.mode = Mode::kRecurrent;

@@ -144,7 +144,7 @@ __global__ void __launch_bounds__(2 * DeltaSizes<T, kKeys, kDeep>::kChunk,
     const int first_head =
         head * in.group() + static_cast<int>(item % args.parts) * args.part_heads;
     const int end_head = min(first_head + args.part_heads, (head + 1) * in.group());
-    if (first_head >= end_head) continue;
+    if (first_head >= end_head) continue;  // there are no value heads
     const DeltaChunk chunk = chunk_of(args.sequences, number, kChunk);
     if (chunk.tokens == 0) continue;
     load_tile(team, k_tile, kStride, chunk.rows(in.k, head), chunk.row_step(in.k), kChunk,

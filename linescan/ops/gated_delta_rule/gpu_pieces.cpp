@@ -39,7 +39,7 @@ constexpr double kRecordingBlock = 1.4;
 
 // What a split costs, in times that a block's walk needs for a chunk: the start and end of a walk; a chunk of one without
 // outputs; the chain, and each of its boundaries. A split that gains less than a tenth is not worth its rounding. Where two walks without
-// outputs share a multiprocessor, both take half as long again (decision 0069).
+// outputs share a multiprocessor, both take half as long again (decision 0070).
 constexpr double kWalkChunks = 6, kAloneChunk = 0.75, kChainChunks = 3, kBoundaryChunks = 1;
 constexpr double kSharedWalk = 1.5;
 constexpr double kSplitGain = 0.9;

@@ -106,6 +106,7 @@ json own_fields(const GatedDeltaRuleGpuPlan& plan) {
                    {"keeps_records", plan.piece.keeps_records},
                    {"keeps_states", plan.piece.keeps_states},
                    {"corrections_take_place", plan.corrections_take_place},
+                   {"scans_side_by_side", plan.scans_side_by_side},
                    {"makes_records", plan.makes_records}};
   for (const auto& [name, launch] : {std::pair{"records", plan.records},
                                      {"scan", plan.scan},

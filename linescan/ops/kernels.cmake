@@ -7,6 +7,7 @@ set(LINESCAN_KERNELS
   ops/depthwise_conv/forward.cu
   ops/device_code/ordered_sums.cu
   ops/device_code/row_boxes.cu
+  ops/device_code/side_stream.cu
   ops/gated_delta_rule/chunk_gradients.cu
   ops/gated_delta_rule/chunk_records.cu
   ops/gated_delta_rule/chunk_scan.cu

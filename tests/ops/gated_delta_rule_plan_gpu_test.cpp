@@ -451,6 +451,23 @@ TEST(GatedDeltaRuleGpuPieces, AreChosenByTheProblemAlone) {
   EXPECT_EQ(gpu_piece(shorter, false), (GatedDeltaRulePiece{1, 6144, 768, true}));
   few.kept_states = true;
   EXPECT_TRUE(plan(few, false, Pass::kBackward, gpu).piece.split);
+  // Their scans come at once, unless one leaves what the other has read in its place, or a pass is short.
+  EXPECT_TRUE(plan(few, false, Pass::kBackward, gpu).scans_side_by_side);
+  EXPECT_FALSE(of_pairs.scans_side_by_side);
+  GatedDeltaRuleSize few_narrow = few;
+  few_narrow.V = 64;
+  const auto one_behind_the_other = plan(few_narrow, false, Pass::kBackward, gpu);
+  EXPECT_TRUE(one_behind_the_other.piece.split);
+  EXPECT_TRUE(one_behind_the_other.corrections_take_place);
+  EXPECT_FALSE(one_behind_the_other.scans_side_by_side);
+  GatedDeltaRuleSize half = size;  // of the multiprocessors have a block of the reverse scan
+  half.heads = half.value_heads = 32;
+  EXPECT_TRUE(plan(half, false, Pass::kBackward, gpu).scans_side_by_side);
+  half.value_heads = 64;
+  EXPECT_FALSE(plan(half, false, Pass::kBackward, gpu).scans_side_by_side);
+  half.value_heads = 32;
+  half.length = 1000;
+  EXPECT_FALSE(plan(half, false, Pass::kBackward, gpu).scans_side_by_side);
   const auto unsplit = plan(few, false, Pass::kBackward, find_gpu("orin"));
   EXPECT_FALSE(unsplit.piece.split);
   EXPECT_EQ(unsplit.kept_bytes, 4 * gpu_kept_states(few, false, gpu_piece(few, false)));

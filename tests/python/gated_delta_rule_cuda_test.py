@@ -1,6 +1,8 @@
 """gated_delta_rule on a GPU, from PyTorch: beside the CPU in double, opcheck, graphs, autocast, batches and
 tensors that other libraries' grids do not hold, memory that is not there. Skipped without a GPU."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 from gated_delta_rule_test import rule_inputs
 from support import HAS_CUDA, ops, torch
@@ -162,6 +164,35 @@ def results(given, **options):
     o, state = ops.gated_delta_rule(*given, qk_l2norm=True, **options)
     return [o.detach(), state.detach(),
             *torch.autograd.grad(o, given, torch.ones_like(o))]
+
+
+@pytest.mark.parametrize("shape", [(1, 8192, 1, 2, 128, 128), (1, 4096, 1, 1, 256, 256)])
+def test_split_backward_passes_run_in_graphs_and_from_several_threads(shape):
+    """Where heads are few, a backward pass has two streams: the caller's and one of the thread."""
+    given = sequences(*shape)
+    expected = results(given)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        got = results(given)
+    for repeat in range(3):
+        for tensor in got:
+            tensor.zero_()
+        graph.replay()
+        for a, b in zip(got, expected):
+            assert torch.equal(a, b)
+
+    def in_a_thread(number):
+        with torch.cuda.stream(torch.cuda.Stream()):
+            all_results = [results(given) for repeat in range(4)]
+            torch.cuda.current_stream().synchronize()
+            return all_results
+
+    torch.cuda.synchronize()
+    with ThreadPoolExecutor(3) as threads:
+        for all_results in threads.map(in_a_thread, range(6)):
+            for some in all_results:
+                for a, b in zip(some, expected):
+                    assert torch.equal(a, b)
 
 
 @pytest.mark.parametrize("shape", [(10923, 32, 6, 6, 16, 32), (70000, 5, 1, 1, 32, 32)])

@@ -37,6 +37,9 @@ constexpr int64_t kWalkingBlocks = 2;
 // have no more of them than these.
 constexpr int64_t kDealtChunks = 64, kRecordingWaves = 8, kRecordingWalks = 16;
 
+// Sequences in whose backward pass a second stream is used, for its events cost some microseconds, have no fewer chunks.
+constexpr int64_t kFewestSideBySide = 16;
+
 // Widths of a scan's block, in warps of 16 columns, to choose from.
 constexpr int64_t kWidths[] = {4, 2, 1};
 
@@ -429,6 +432,10 @@ GatedDeltaRuleGpuPlan plan(const GatedDeltaRuleSize& size, bool packed, Pass pas
       plan.signals_at = parts.reserve(plan.signals_bytes);
     }
   }
+  plan.scans_side_by_side = !forward && !states_are_kept && !plan.corrections_take_place &&
+                            !plan.shares_walks &&
+                            delta_usual_length(part) >= kFewestSideBySide * plan.chunk &&
+                            (piece.split || 2 * plan.reverse_scan.grid <= gpu.multiprocessors);
   const auto parts_of = [](int64_t all, int64_t part) {
     return ceil_div(all, std::max<int64_t>(part, 1));
   };
@@ -511,6 +518,8 @@ std::string to_string(const GatedDeltaRuleGpuPlan& plan) {
       add("gradients", plan.gradients);
       if (scan_comes_last)
         text += "  corrections     take the place of P, which the reverse scan has read\n";
+      if (plan.scans_side_by_side)
+        text += "  streams         2: the scan beside what walks in reverse\n";
     }
   }
   if (plan.shares_walks)

@@ -66,6 +66,8 @@ struct GatedDeltaRuleGpuPlan {
   // the place of P, which the reverse scan is the last to read: states come behind it then.
   int64_t correction_step = 0;
   bool corrections_take_place = false;
+  // Backward, where neither scan waits for the other and the one in reverse leaves multiprocessors idle: at once, on two streams.
+  bool scans_side_by_side = false;
   // Where segments are split, what lies at boundaries: states that nobody gave room for, or gradients; forward, transitions.
   int64_t boundaries_at = 0, transitions_at = 0;
   // Of blocks that share walks: states that they hand over; and signals, zeros at the start of a pass.

@@ -7,6 +7,7 @@
 #include "linescan/base/math.h"
 #include "linescan/ops/device_code/between_blocks.cuh"
 #include "linescan/ops/device_code/ordered_sums.h"
+#include "linescan/ops/device_code/side_stream.h"
 #include "linescan/ops/gated_delta_rule/gpu_kernels.h"
 
 namespace linescan {
@@ -259,14 +260,24 @@ void backward(const GatedDeltaRuleProblem& p, const GatedDeltaRuleGradients& gra
         for_each_piece(of, its_gradients, plan, workspace, [&](const Piece& piece) {
           if (!plan.piece.keeps_records)
             launch_delta_records(piece.problem, piece.plan, piece.kept, workspace, stream);
-          const auto find_corrections = [&] {
-            if (!piece.kept.states)
-              launch_delta_scan(piece.problem, piece.plan, piece.kept, workspace, stream);
+          const bool wants_states = piece.kept.states == nullptr;
+          const auto find_states = [&](GpuStream where) {
+            launch_delta_scan(piece.problem, piece.plan, piece.kept, workspace, where);
           };
-          if (!plan.corrections_take_place) find_corrections();
-          launch_delta_reverse_scan(piece.problem, piece.gradients, piece.plan, piece.kept,
-                                    workspace, stream);
-          if (plan.corrections_take_place) find_corrections();
+          const auto scan_in_reverse = [&] {
+            launch_delta_reverse_scan(piece.problem, piece.gradients, piece.plan, piece.kept,
+                                      workspace, stream);
+          };
+          if (wants_states && plan.scans_side_by_side) {
+            SideStream side(stream);
+            scan_in_reverse();  // the longer one
+            find_states(side.stream());
+            side.join();
+          } else {
+            if (wants_states && !plan.corrections_take_place) find_states(stream);
+            scan_in_reverse();
+            if (wants_states && plan.corrections_take_place) find_states(stream);
+          }
           launch_delta_gradients(piece.problem, piece.gradients, piece.plan, piece.kept, workspace,
                                  stream);
           sums += piece.plan.chunks;

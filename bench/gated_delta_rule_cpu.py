@@ -4,11 +4,12 @@
     python bench/gated_delta_rule_cpu.py [--library PATH] [--threads N]
 
 Prints one row a shape: medians in ms of the forward pass and of forward and backward together, for
-auto, chunk, recurrent and the plain loop (left out where its autograd would keep more than 4 GiB),
+auto, chunk and recurrent, which take turns, and for the plain loop (left out where its autograd would keep more than 4 GiB),
 and how many times slower the plain loop is than auto. Run it with nothing else on the machine.
 """
 
 import argparse
+import functools
 import pathlib
 import statistics
 import time
@@ -55,27 +56,32 @@ def inputs(batch, length, heads, value_heads, K, V):
     return [x.requires_grad_() for x in (q, k, v, g, beta)]
 
 
-def median_ms(call, seconds):
-    call()
-    times, end = [], time.perf_counter() + seconds
-    while time.perf_counter() < end or len(times) < 3:
-        start = time.perf_counter()
+def medians_ms(calls, seconds):
+    """Of each call, which take turns: what else the machine does meets all of them."""
+    for call in calls:
         call()
-        times.append(1e3 * (time.perf_counter() - start))
-    return statistics.median(times)
+    times, end = [[] for _ in calls], time.perf_counter() + seconds * len(calls)
+    while time.perf_counter() < end or len(times[0]) < 3:
+        for call, own in zip(calls, times):
+            start = time.perf_counter()
+            call()
+            own.append(1e3 * (time.perf_counter() - start))
+    return [statistics.median(own) for own in times]
 
 
-def both_passes(function, tensors, seconds):
-    def forward():
+def both_passes(functions, tensors, seconds):
+    """Pairs of medians, forward and forward + backward, one for each function."""
+    def forward(function):
         with torch.no_grad():
             function(*tensors)
 
-    out = function(*tensors)
-    upstream = torch.randn_like(out)
-    return (
-        median_ms(forward, seconds),
-        median_ms(lambda: torch.autograd.grad(function(*tensors), tensors, upstream), seconds),
-    )
+    upstream = torch.randn_like(functions[0](*tensors))
+
+    def both(function):
+        torch.autograd.grad(function(*tensors), tensors, upstream)
+
+    return list(zip(*(medians_ms([functools.partial(work, f) for f in functions], seconds)
+                      for work in (forward, both))))
 
 
 def main():
@@ -92,16 +98,14 @@ def main():
     print("| --- | --- | --- | --- | --- | --- |")
     for shape in SHAPES:
         tensors = inputs(*shape)
-        columns = [
-            both_passes(lambda *x, mode=mode: torch.ops.linescan.gated_delta_rule(*x, mode=mode)[0],
-                        tensors, arguments.seconds)
-            for mode in ("auto", "chunk", "recurrent")
-        ]
+        columns = both_passes(
+            [lambda *x, mode=mode: torch.ops.linescan.gated_delta_rule(*x, mode=mode)[0]
+             for mode in ("auto", "chunk", "recurrent")], tensors, arguments.seconds)
         batch, length, _, value_heads, K, V = shape
         if 5 * batch * length * value_heads * K * V < LARGEST_PLAIN:  # five products a token
-            columns.append(both_passes(plain_loop, tensors, arguments.seconds))
+            columns += both_passes([plain_loop], tensors, arguments.seconds)
             columns.append([p / a for p, a in zip(columns[-1], columns[0])])
-        cells = " | ".join(" / ".join(f"{x:.3g}" for x in pair) for pair in columns)
+        cells = " | ".join(" / ".join(f"{x:.4g}" for x in pair) for pair in columns)
         print(f"| {', '.join(map(str, shape))} | {cells} |", flush=True)
 
 

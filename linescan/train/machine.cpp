@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "linescan/base/out_of_memory.h"
 #include "linescan/base/units.h"
 #include "linescan/binding/gpu_runtime.h"
 #include "linescan/device/cpu.h"
@@ -97,7 +98,8 @@ std::function<std::string()> gpu_probe(const Compute& compute) {
 }
 
 bool is_out_of_memory(const std::exception& error) {
-  if (dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr ||
+  if (dynamic_cast<const OutOfMemory*>(&error) != nullptr ||
+      dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr ||
       dynamic_cast<const std::bad_alloc*>(&error) != nullptr)
     return true;
 #if __has_include(<dnnl.hpp>)

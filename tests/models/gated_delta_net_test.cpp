@@ -1,16 +1,24 @@
 // The Gated DeltaNet layer against its equations written out in plain tensor operations, one token
-// after the other, in double; caches, padding and packed sequences against whole sequences.
+// after the other, in double; caches, padding, parts of batches and packed sequences against whole
+// sequences; the layer on a GPU against the layer on the CPU.
 
 #include "linescan/models/layers/gated_delta_net.h"
 
+#include <c10/core/CPUAllocator.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <algorithm>
+#include <limits>
 #include <map>
 
 #include "linescan/base/error.h"
+#include "linescan/base/out_of_memory.h"
+#include "linescan/binding/gated_delta_rule.h"
+#include "linescan/binding/gpu_runtime.h"
 #include "linescan/models/compute.h"
 #include "linescan/models/decay.h"
+#include "tests/models/gpu_fixture.h"
 #include "tests/support/messages.h"
 
 namespace linescan {
@@ -22,7 +30,9 @@ GatedDeltaNetOptions small_options() {
   return {.hidden_size = 10, .expand_v = 1.5, .head_dim = 4, .num_heads = 2, .num_v_heads = 4};
 }
 
-GatedDeltaNet make_layer(const GatedDeltaNetOptions& options, at::ScalarType type = at::kDouble) {
+// The same weights in every type and on every device.
+GatedDeltaNet make_layer(const GatedDeltaNetOptions& options,
+                         const at::TensorOptions& on = at::kDouble) {
   torch::manual_seed(5);
   GatedDeltaNet layer(options);
   {
@@ -30,7 +40,7 @@ GatedDeltaNet make_layer(const GatedDeltaNetOptions& options, at::ScalarType typ
     for (auto& item : layer->named_parameters())
       if (item.key() == "o_norm.weight") item.value().uniform_(0.5, 1.5);
   }
-  layer->to(type);
+  layer->to(on.device(), on.dtype().toScalarType());
   return layer;
 }
 
@@ -103,6 +113,29 @@ void expect_close(const at::Tensor& got, const at::Tensor& expected, double tole
   ASSERT_EQ(got.sizes(), expected.sizes()) << what;
   const double error = (got - expected).abs().max().item<double>();
   EXPECT_LE(error, tolerance * std::max(1.0, expected.abs().max().item<double>())) << what;
+}
+
+// |got - expected| / |expected| over a whole tensor.
+double relative_error(const at::Tensor& got, const at::Tensor& expected) {
+  const at::Tensor wide = expected.to(at::kCPU, at::kDouble);
+  return ((got.to(at::kCPU, at::kDouble) - wide).norm() / wide.norm()).item<double>();
+}
+
+// By name, on the CPU: y and the gradients of x and of all parameters.
+Weights results_of(GatedDeltaNet& layer, const at::Tensor& x, const at::Tensor& upstream,
+                   const Compute& compute) {
+  layer->zero_grad();
+  const at::Tensor input = x.detach().to(compute.device).requires_grad_();
+  at::Tensor y;
+  {
+    const ComputeScope scope(compute);
+    y = layer->forward(input);
+  }
+  y.backward(upstream.to(y.options()));
+  Weights results = {{"y", y.detach().cpu()}, {"x", input.grad().cpu()}};
+  for (const auto& item : layer->named_parameters())
+    results[item.key()] = item.value().grad().cpu();
+  return results;
 }
 
 TEST(GatedDeltaNet, HasTheParametersOfThePublishedLayer) {
@@ -206,32 +239,39 @@ TEST(GatedDeltaNet, AgreesWithPlainTensorOperationsInValueAndGradients) {
   }
 }
 
-TEST(GatedDeltaNet, CacheGivesTheWholeSequenceInAnyPieces) {
+void expect_pieces_give_the_whole_sequence(const at::TensorOptions& on, double tolerance) {
   for (const bool short_conv : {true, false}) {
     GatedDeltaNetOptions options = small_options();
     options.use_short_conv = short_conv;
-    GatedDeltaNet layer = make_layer(options);
-    const at::Tensor x = torch::randn({3, 12, 10}, at::kDouble);
+    GatedDeltaNet layer = make_layer(options, on);
+    const at::Tensor x = torch::randn({3, 77, 10}, on);
     const at::Tensor whole = layer->forward(x).detach();
     for (const bool with_gradients : {false, true}) {
       const at::AutoGradMode mode(with_gradients);
       GatedDeltaNetCache cache;
       std::vector<at::Tensor> pieces;
       int64_t begin = 0;
-      for (const int64_t length : {2, 1, 1, 5, 1, 2}) {
+      for (const int64_t length : {2, 1, 1, 70, 1, 2}) {
         pieces.push_back(layer->forward(x.narrow(1, begin, length), {}, &cache));
         begin += length;
         EXPECT_EQ(cache.offset, begin);
       }
-      expect_close(at::cat(pieces, 1), whole, 1e-12, "pieces");
+      expect_close(at::cat(pieces, 1), whole, tolerance, "pieces");
     }
   }
 }
 
-TEST(GatedDeltaNet, PaddingIsSkippedWhereverItStands) {
-  GatedDeltaNet layer = make_layer(small_options());
-  const at::Tensor x = torch::randn({3, 7, 10}, at::kDouble);
-  const at::Tensor mask = at::ones({3, 7}, at::kLong);
+TEST(GatedDeltaNet, CacheGivesTheWholeSequenceInAnyPieces) {
+  expect_pieces_give_the_whole_sequence(at::kDouble, 1e-12);
+}
+
+void expect_padding_is_skipped(int64_t split_batch, const at::TensorOptions& on, double tolerance) {
+  SCOPED_TRACE(split_batch);
+  GatedDeltaNetOptions options = small_options();
+  options.split_batch = split_batch;
+  GatedDeltaNet layer = make_layer(options, on);
+  const at::Tensor x = torch::randn({3, 7, 10}, on);
+  const at::Tensor mask = at::ones({3, 7}, on.dtype(at::kLong));
   mask[0].narrow(0, 0, 3).zero_();  // in front, behind, and everything
   mask[1].narrow(0, 5, 2).zero_();
   mask[2].zero_();
@@ -241,16 +281,21 @@ TEST(GatedDeltaNet, PaddingIsSkippedWhereverItStands) {
   const auto alone = [&](int64_t item, int64_t begin, int64_t length) {
     return layer->forward(x.narrow(0, item, 1).narrow(1, begin, length))[0];
   };
-  expect_close(got[0].narrow(0, 3, 4), alone(0, 3, 4), 1e-12, "padding in front");
-  expect_close(got[1].narrow(0, 0, 5), alone(1, 0, 5), 1e-12, "padding behind");
+  expect_close(got[0].narrow(0, 3, 4), alone(0, 3, 4), tolerance, "padding in front");
+  expect_close(got[1].narrow(0, 0, 5), alone(1, 0, 5), tolerance, "padding behind");
   EXPECT_EQ(got.mul(mask.eq(0).unsqueeze(-1)).abs().max().item<double>(), 0);
 
   // The cache stands behind the last token of each, so one token more goes on from there.
-  const at::Tensor next = torch::randn({3, 1, 10}, at::kDouble);
+  const at::Tensor next = torch::randn({3, 1, 10}, on);
   const at::Tensor more = layer->forward(next, {}, &cache);
   const at::Tensor joined = at::cat({x.narrow(0, 1, 1).narrow(1, 0, 5), next.narrow(0, 1, 1)}, 1);
-  expect_close(more[1], layer->forward(joined)[0].narrow(0, 5, 1), 1e-12, "next token");
-  expect_close(more[2], layer->forward(next.narrow(0, 2, 1))[0], 1e-12, "first token");
+  expect_close(more[1], layer->forward(joined)[0].narrow(0, 5, 1), tolerance, "next token");
+  expect_close(more[2], layer->forward(next.narrow(0, 2, 1))[0], tolerance, "first token");
+}
+
+TEST(GatedDeltaNet, PaddingIsSkippedWhereverItStands) {
+  for (const int64_t split_batch : {int64_t{0}, int64_t{1}, int64_t{2}, kSplitBatchAsNeeded})
+    expect_padding_is_skipped(split_batch, at::kDouble, 1e-12);
 }
 
 TEST(GatedDeltaNet, SplitBatchesEqualTheWhole) {
@@ -277,6 +322,128 @@ TEST(GatedDeltaNet, SplitBatchesEqualTheWhole) {
                  parameter.key().c_str());
 }
 
+// No new tensor on the CPU may have more bytes than these. Tensors made meanwhile know it: it has
+// to outlive them.
+class LimitedMemory : public c10::Allocator {
+ public:
+  std::size_t most = std::numeric_limits<std::size_t>::max();
+  int refused = 0;
+
+  LimitedMemory() { c10::SetCPUAllocator(this); }
+  ~LimitedMemory() override { c10::SetCPUAllocator(unlimited_); }
+
+  c10::DataPtr allocate(std::size_t bytes) override {
+    if (bytes > most) {
+      ++refused;
+      TORCH_CHECK_WITH(OutOfMemoryError, false, "injected");
+    }
+    return unlimited_->allocate(bytes);
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return unlimited_->raw_deleter(); }
+  void copy_data(void* to, const void* from, std::size_t bytes) const override {
+    unlimited_->copy_data(to, from, bytes);
+  }
+
+ private:
+  c10::Allocator* unlimited_ = c10::GetCPUAllocator();
+};
+
+TEST(GatedDeltaNet, ABatchIsSplitWhereMemoryRunsOut) {
+  LimitedMemory memory;
+  const at::NoGradGuard no_grad;
+  GatedDeltaNetOptions options = small_options();
+  GatedDeltaNet whole = make_layer(options);
+  options.split_batch = kSplitBatchAsNeeded;
+  GatedDeltaNet split = make_layer(options);
+  constexpr int64_t kLength = 1000;
+  const at::Tensor x = torch::randn({5, 2 * kLength + 1, 10}, at::kDouble);
+  GatedDeltaNetCache of_whole, of_split;
+  // A token comes whole: its states move in place.
+  for (const auto& [begin, length] :
+       {std::pair<int64_t, int64_t>{0, kLength}, {kLength, 1}, {kLength + 1, kLength}}) {
+    const at::Tensor piece = x.narrow(1, begin, length);
+    const at::Tensor expected = whole->forward(piece, {}, &of_whole);
+    // There is room for y, of 10 channels, and for v, of 24, of two of the five sequences. What
+    // comes before v has moved its states on by the time it is refused.
+    memory.most = 5 * kLength * 10 * sizeof(double);
+    const at::Tensor got = split->forward(piece, {}, &of_split);
+    memory.most = std::numeric_limits<std::size_t>::max();
+    expect_close(got, expected, 1e-12, "y");
+  }
+  EXPECT_EQ(memory.refused, 2);
+  EXPECT_EQ(of_split.offset, of_whole.offset);
+  expect_close(of_split.recurrent_state, of_whole.recurrent_state, 1e-12, "state");
+
+  // Where there is no room for one sequence, the error goes through and the cache stays.
+  const GatedDeltaNetCache before = of_split;
+  memory.most = kLength * sizeof(double);
+  EXPECT_THROW(split->forward(x.narrow(1, 0, kLength), {}, &of_split), c10::OutOfMemoryError);
+  memory.most = std::numeric_limits<std::size_t>::max();
+  EXPECT_EQ(memory.refused, 2 + 3);  // five, two and one
+  EXPECT_EQ(of_split.offset, before.offset);
+  EXPECT_TRUE(of_split.q_conv.is_same(before.q_conv));
+  EXPECT_TRUE(of_split.recurrent_state.is_same(before.recurrent_state));
+}
+
+using Parts = std::vector<std::pair<int64_t, int64_t>>;
+
+// The parts that get through; `refuse` throws where one does not.
+Parts parts_of(
+    int64_t batch, int64_t split_batch,
+    const std::function<void(int64_t first, int64_t count)>& refuse = [](int64_t, int64_t) {}) {
+  Parts parts;
+  for_each_part(batch, split_batch, [&](int64_t first, int64_t count) {
+    refuse(first, count);
+    parts.emplace_back(first, count);
+  });
+  return parts;
+}
+
+TEST(ForEachPart, GoesThroughTheBatchInOrder) {
+  EXPECT_EQ(parts_of(10, 0), (Parts{{0, 10}}));
+  EXPECT_EQ(parts_of(10, 4), (Parts{{0, 4}, {4, 4}, {8, 2}}));
+  EXPECT_EQ(parts_of(3, 4), (Parts{{0, 3}}));
+  EXPECT_EQ(parts_of(10, kSplitBatchAsNeeded), (Parts{{0, 10}}));
+  for (const int64_t split_batch : {int64_t{0}, int64_t{4}, kSplitBatchAsNeeded})
+    EXPECT_EQ(parts_of(0, split_batch), (Parts{{0, 0}}));
+}
+
+TEST(ForEachPart, TriesSmallerOnesWhereMemoryRunsOut) {
+  // There is memory for `most`; the refusal speaks of `fitting`.
+  const auto room = [](int64_t most, int64_t fitting) {
+    return [=](int64_t, int64_t count) {
+      if (count > most) throw OutOfMemory("injected", fitting);
+    };
+  };
+  const auto parts = [](const auto& refuse) { return parts_of(10, kSplitBatchAsNeeded, refuse); };
+  EXPECT_EQ(parts(room(7, 7)), (Parts{{0, 7}, {7, 3}}));
+  EXPECT_EQ(parts(room(3, 0)), (Parts{{0, 2}, {2, 2}, {4, 2}, {6, 2}, {8, 2}}));
+  EXPECT_EQ(parts(room(5, 1)), (Parts{{0, 5}, {5, 5}}));           // no fewer than half
+  EXPECT_EQ(parts(room(4, 20)), (Parts{{0, 4}, {4, 4}, {8, 2}}));  // 9, 8, .. are tried in vain
+  const auto of_the_allocator = [](int64_t first, int64_t count) {
+    TORCH_CHECK_WITH(OutOfMemoryError, first + count <= 8 || count == 1, "injected");
+  };
+  EXPECT_EQ(parts(of_the_allocator), (Parts{{0, 5}, {5, 2}, {7, 1}, {8, 1}, {9, 1}}));
+}
+
+TEST(ForEachPart, OtherErrorsGoThrough) {
+  int tries = 0;
+  const auto no_room = [&](int64_t, int64_t) {
+    ++tries;
+    throw OutOfMemory("injected");
+  };
+  EXPECT_THROW(parts_of(10, kSplitBatchAsNeeded, no_room), OutOfMemory);
+  EXPECT_EQ(tries, 4);  // of ten, five, two and one
+  EXPECT_THROW(parts_of(10, 4, no_room), OutOfMemory);
+  EXPECT_EQ(tries, 5);
+  const auto wrong = [&](int64_t, int64_t) {
+    ++tries;
+    throw InvalidArgument("injected");
+  };
+  EXPECT_THROW(parts_of(10, kSplitBatchAsNeeded, wrong), InvalidArgument);
+  EXPECT_EQ(tries, 6);
+}
+
 TEST(GatedDeltaNet, PackedSequencesAreSequencesOnTheirOwn) {
   GatedDeltaNet layer = make_layer(small_options());
   const at::Tensor x = torch::randn({1, 11, 10}, at::kDouble);
@@ -285,38 +452,31 @@ TEST(GatedDeltaNet, PackedSequencesAreSequencesOnTheirOwn) {
   expect_close(got.narrow(1, 4, 7), layer->forward(x.narrow(1, 4, 7)), 1e-12, "last");
 }
 
-// 65 538 pairs of batch item and head: one grid dimension of a GPU ends at 65 535. Takes 9 s and 4 GB.
-TEST(GatedDeltaNet, ALargeBatchEqualsItsHalves) {
-  GatedDeltaNet layer =
-      make_layer({.hidden_size = 128, .head_dim = 16, .num_heads = 6}, at::kFloat);
-  const at::Tensor x = torch::randn({10923, 32, 128}).requires_grad_();
-  const at::Tensor upstream = torch::randn({10923, 32, 128});
-  const auto run = [&](int64_t begin, int64_t count) {  // -> y, gradient of x
-    const at::Tensor part = x.detach().narrow(0, begin, count).requires_grad_();
-    const at::Tensor y = layer->forward(part);
-    y.backward(upstream.narrow(0, begin, count));
-    return std::pair(y.detach(), part.grad());
-  };
-  const auto gradients = [&] {
-    std::vector<at::Tensor> taken;
-    for (at::Tensor& parameter : layer->parameters()) {
-      taken.push_back(parameter.grad());
-      parameter.mutable_grad().reset();
-    }
-    return taken;
-  };
-  const auto [whole, whole_gradient] = run(0, 10923);
-  const std::vector<at::Tensor> of_whole = gradients();
+// 65 538 pairs of batch item and head: one grid dimension of a GPU ends at 65 535. Products may cut
+// their sums elsewhere, so the last bits may differ.
+void expect_a_large_batch_equals_its_halves(const Compute& compute, double tolerance) {
+  GatedDeltaNet layer = make_layer({.hidden_size = 128, .head_dim = 16, .num_heads = 6},
+                                   at::TensorOptions(at::kFloat).device(compute.device));
+  const at::Tensor x = torch::randn({10923, 32, 128}), upstream = torch::randn({10923, 32, 128});
+  const Weights whole = results_of(layer, x, upstream, compute);
+  Weights sums;
   for (const auto& [begin, count] : {std::pair<int64_t, int64_t>{0, 5462}, {5462, 5461}}) {
-    const auto [half, half_gradient] = run(begin, count);
-    // Products may cut their sums elsewhere, so the last bits may differ.
-    expect_close(whole.narrow(0, begin, count), half, 1e-5, "y");
-    expect_close(whole_gradient.narrow(0, begin, count), half_gradient, 1e-5, "gradient of x");
+    const Weights half =
+        results_of(layer, x.narrow(0, begin, count), upstream.narrow(0, begin, count), compute);
+    for (const auto& [name, result] : half) {
+      if (name == "y" || name == "x")
+        expect_close(result, whole.at(name).narrow(0, begin, count), tolerance, name);
+      else
+        sums[name] = sums.contains(name) ? sums[name] + result : result;
+    }
   }
-  const std::vector<at::Tensor> of_halves = gradients();  // summed over both
-  for (std::size_t i = 0; i < of_whole.size(); ++i)
-    EXPECT_LE((of_whole[i] - of_halves[i]).norm().item<double>(),
-              1e-4 * of_whole[i].norm().item<double>());
+  for (const auto& [name, sum] : sums)
+    EXPECT_LE(relative_error(sum, whole.at(name)), 10 * tolerance) << name;
+}
+
+// Takes 9 s and 4 GB.
+TEST(GatedDeltaNet, ALargeBatchEqualsItsHalves) {
+  expect_a_large_batch_equals_its_halves(Compute{}, 1e-5);
 }
 
 TEST(GatedDeltaNet, RunsUnderAutocast) {
@@ -383,10 +543,118 @@ TEST(GatedDeltaNet, NamesOptionsThatDoNotFit) {
             "gated_delta_net: head_dim is 400 and a value head 600, expected at most 512 for both");
   EXPECT_EQ(message([](auto& o) { o.conv_size = 5; }),
             "gated_delta_net: conv_size is 5, expected 2 to 4");
-  GatedDeltaNet layer = make_layer(small_options());
+  EXPECT_EQ(message([](auto& o) { o.split_batch = kSplitBatchAsNeeded; }), "accepted");
+  EXPECT_EQ(message([](auto& o) { o.split_batch = -2; }),
+            "gated_delta_net: split_batch is -2, expected 0 or more, or -1 (as needed)");
+  GatedDeltaNetOptions options = small_options();
+  options.split_batch = 2;  // parts of a mask of too many rows would fit
+  GatedDeltaNet layer = make_layer(options);
   EXPECT_THROW(layer->forward(torch::randn({2, 3, 9}, at::kDouble)), InvalidArgument);
-  EXPECT_THROW(layer->forward(torch::randn({2, 3, 10}, at::kDouble), at::ones({2, 4})),
-               InvalidArgument);
+  for (const auto& [batch, length] : {std::pair{2, 4}, {4, 3}})
+    EXPECT_THROW(layer->forward(torch::randn({2, 3, 10}, at::kDouble), at::ones({batch, length})),
+                 InvalidArgument);
+}
+
+// ---- On a GPU -----------------------------------------------------------------------------------
+
+class GpuGatedDeltaNet : public GpuTest {
+ protected:
+  at::TensorOptions on_gpu(at::ScalarType type = at::kFloat) const {
+    return at::TensorOptions(type).device(compute_.device);
+  }
+
+  // Takes the memory that is free, but for so many bytes.
+  at::Tensor all_memory_but(int64_t bytes) const {
+    gpu_runtime().release_unused_memory();
+    const int64_t free = gpu_runtime().memory(compute_.device).free;
+    return at::empty({std::max<int64_t>(free - bytes, 0)}, on_gpu(at::kByte));
+  }
+};
+
+TEST_F(GpuGatedDeltaNet, AgreesWithTheCpuInValueAndGradients) {
+  std::vector<GatedDeltaNetOptions> cases(2, small_options());
+  cases[1].use_short_conv = cases[1].use_gate = false;
+  // Heads for which there are kernels of warp groups.
+  cases.push_back({.hidden_size = 96, .expand_v = 1, .head_dim = 128, .num_heads = 2});
+  for (std::size_t number = 0; number < cases.size(); ++number) {
+    SCOPED_TRACE(number);
+    const GatedDeltaNetOptions& options = cases[number];
+    GatedDeltaNet reference = make_layer(options), layer = make_layer(options, on_gpu());
+    const at::Tensor x = torch::randn({3, 150, options.hidden_size});
+    const at::Tensor upstream = torch::randn_like(x);
+    const Weights expected = results_of(reference, x.to(at::kDouble), upstream, Compute{});
+    for (const auto& [precision, tolerance] : {std::pair{"fp32", 2e-5}, {"bf16", 3e-2}}) {
+      const Weights got = results_of(layer, x, upstream, open_compute("cuda", precision));
+      ASSERT_EQ(got.size(), expected.size());
+      for (const auto& [name, result] : got)
+        EXPECT_LT(relative_error(result, expected.at(name)),
+                  name == "y" ? tolerance : 5 * tolerance)
+            << precision << ' ' << name;
+    }
+  }
+}
+
+TEST_F(GpuGatedDeltaNet, CacheGivesTheWholeSequenceInAnyPieces) {
+  expect_pieces_give_the_whole_sequence(on_gpu(), 1e-4);
+}
+
+TEST_F(GpuGatedDeltaNet, PaddingIsSkippedWhereverItStands) {
+  for (const int64_t split_batch : {int64_t{0}, int64_t{1}, int64_t{2}, kSplitBatchAsNeeded})
+    expect_padding_is_skipped(split_batch, on_gpu(), 1e-4);
+}
+
+TEST_F(GpuGatedDeltaNet, ALargeBatchEqualsItsHalves) {
+  expect_a_large_batch_equals_its_halves(open_compute("cuda", "bf16"), 2e-2);
+}
+
+TEST_F(GpuGatedDeltaNet, ABatchIsSplitWhereMemoryRunsOut) {
+  const at::NoGradGuard no_grad;
+  GatedDeltaNetOptions options = {.hidden_size = 64, .expand_v = 1, .head_dim = 64, .num_heads = 8};
+  GatedDeltaNet whole = make_layer(options, on_gpu());
+  options.split_batch = kSplitBatchAsNeeded;
+  GatedDeltaNet split = make_layer(options, on_gpu());
+  const ComputeScope scope(open_compute("cuda", "bf16"));
+  const at::Tensor x = torch::randn({64, 1024, 64}, on_gpu());
+  const at::Tensor expected = whole->forward(x);
+  // Each of q, k, v and o has 64 MiB.
+  const at::Tensor others = all_memory_but(int64_t{256} << 20);
+  EXPECT_ANY_THROW(whole->forward(x));
+  GatedDeltaNetCache cache;
+  EXPECT_LT(relative_error(split->forward(x, {}, &cache), expected), 2e-2);
+  EXPECT_EQ(cache.recurrent_state.size(0), 64);
+}
+
+TEST_F(GpuGatedDeltaNet, TheOperatorRefusesATrainingStepAndNamesABatchThatFits) {
+  // A batch of one sequence over and over, which takes no memory itself.
+  const at::TensorOptions half = on_gpu(at::kBFloat16);
+  const at::Tensor q = torch::randn({1, 256, 2, 64}, half).requires_grad_();
+  const at::Tensor v = torch::randn({1, 256, 4, 64}, half).requires_grad_();
+  const at::Tensor g = torch::rand({1, 256, 4}, on_gpu()).neg_().requires_grad_();
+  const at::Tensor upstream = torch::randn({1, 256, 4, 64}, half);
+  const auto train = [&](int64_t batch) {
+    GatedDeltaRuleOptions rule;
+    rule.qk_l2norm = rule.beta_sigmoid = true;
+    const auto times = [&](const at::Tensor& tensor) {
+      std::vector<int64_t> sizes = tensor.sizes().vec();
+      sizes[0] = batch;
+      return tensor.expand(sizes);
+    };
+    const at::Tensor o =
+        std::get<0>(gated_delta_rule(times(q), times(q), times(v), times(g), times(g), rule));
+    o.backward(times(upstream));
+  };
+  const at::Tensor others = all_memory_but(int64_t{2} << 30);
+  int64_t fitting = 0;
+  try {
+    train(int64_t{1} << 20);
+  } catch (const OutOfMemory& refusal) {
+    fitting = refusal.fitting_batch;
+    EXPECT_TRUE(testing::contains(refusal.what(), "q [1048576, 256, 2, 64]")) << refusal.what();
+  }
+  ASSERT_GT(fitting, 0);
+  EXPECT_NO_THROW(train(fitting * 7 / 8));  // the allocator may leave gaps
+  EXPECT_TRUE(q.grad().isfinite().all().item<bool>());
+  EXPECT_THROW(train(fitting * 5 / 4), OutOfMemory);
 }
 
 }  // namespace

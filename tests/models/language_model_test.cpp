@@ -1,4 +1,5 @@
-// The language model: its parts, its gradients, and tokens from the cache against whole sequences.
+// The language model: its parts, its gradients, and tokens from the cache against whole sequences;
+// on a GPU as on the CPU.
 
 #include "linescan/models/networks/language_model.h"
 
@@ -9,6 +10,7 @@
 
 #include "linescan/base/error.h"
 #include "linescan/models/networks/generate.h"
+#include "tests/models/gpu_fixture.h"
 
 namespace linescan {
 namespace {
@@ -110,6 +112,40 @@ TEST(Generate, NamesWhatDoesNotFit) {
   EXPECT_TRUE(generated(model, {1}, {.tokens = 0}).empty());
   model->parameters().back().data().fill_(NAN);
   EXPECT_THROW(generated(model, {1}, {}), NotFinite);
+}
+
+class GpuLanguageModel : public GpuTest {};
+
+TEST_F(GpuLanguageModel, LearnsAndSpeaksAsOnTheCpu) {
+  const at::Tensor tokens = torch::randint(0, 17, {4, 100}, at::kLong);
+  std::vector<LanguageModel> models;
+  std::vector<double> losses;
+  std::vector<std::vector<int64_t>> said;
+  for (const at::Device device : {at::Device(at::kCPU), compute_.device}) {
+    LanguageModel& model =
+        models.emplace_back(make_model({.hidden = 32, .heads = 2, .head_dim = 16}));
+    model->to(device);
+    torch::optim::SGD optimizer(model->parameters(), /*lr=*/1e-3);
+    const auto loss = [&] {
+      const at::Tensor here = tokens.to(device);
+      const at::Tensor logits = model->forward(here.narrow(1, 0, 99));
+      return at::cross_entropy_loss(logits.flatten(0, 1), here.narrow(1, 1, 99).flatten());
+    };
+    const at::Tensor before = loss();
+    before.backward();
+    optimizer.step();
+    losses.push_back(loss().item<double>());
+    EXPECT_LT(losses.back(), before.item<double>());
+    said.push_back(generated(model, {3, 1, 4, 1, 5}, {.tokens = 30}));
+  }
+  EXPECT_NEAR(losses[1], losses[0], 1e-4 * losses[0]);
+  for (const auto& item : models[0]->named_parameters()) {
+    const at::Tensor expected = item.value().grad();
+    const at::Tensor got = models[1]->named_parameters()[item.key()].grad().cpu();
+    EXPECT_LT((got - expected).norm().item<double>(), 1e-3 * expected.norm().item<double>())
+        << item.key();
+  }
+  EXPECT_EQ(said[1], said[0]);
 }
 
 TEST(LanguageModelConfig, NamesOptionsThatDoNotFit) {

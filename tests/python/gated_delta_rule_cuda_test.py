@@ -1,6 +1,8 @@
-"""gated_delta_rule on a GPU, from PyTorch: beside the CPU in double, opcheck, graphs, autocast, batches and
-tensors that other libraries' grids do not hold, memory that is not there. Skipped without a GPU."""
+"""gated_delta_rule on a GPU, from PyTorch: beside the CPU in double, sequences in several calls and
+packed ones, opcheck, graphs, autocast, batches and tensors that other libraries' grids do not hold,
+memory that is not there. Skipped without a GPU."""
 
+import math
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -9,6 +11,15 @@ from support import HAS_CUDA, ops, torch
 
 pytestmark = pytest.mark.skipif(not HAS_CUDA, reason="no GPU")
 LIMIT = 2**31
+ENDS = slice(0, 40), slice(-40, None)  # of a batch; sequences enough for the kernels of the whole
+large = pytest.mark.skipif(not HAS_CUDA or torch.cuda.mem_get_info()[0] < 70 << 30,
+                           reason="no GPU with 70 GiB of free memory")
+
+
+@pytest.fixture(autouse=True)
+def memory_given_back():
+    yield
+    torch.cuda.empty_cache()
 
 
 def on_gpu(inputs):
@@ -25,6 +36,8 @@ def gradients(inputs, up):
 @pytest.mark.parametrize("case", [
     dict(), dict(v_first=True, length=70), dict(reverse=True, mode="recurrent"),
     dict(batch=1, length=90, sequences=3, cu_seqlens=torch.tensor([0, 20, 20, 90])),
+    *[dict(batch=1, length=70, heads=1, value_heads=2, K=K, V=V)  # as large as K and V may be
+      for K, V in [(512, 512), (512, 8), (8, 512), (256, 512)]],
 ])
 @pytest.mark.parametrize("dtype,tolerance", [(torch.float32, 2e-5), (torch.bfloat16, 3e-2),
                                              (torch.float16, 4e-3)])
@@ -152,18 +165,97 @@ def draw(*shape, dtype=torch.bfloat16, low=-1.0, high=1.0):
     return torch.empty(shape, dtype=dtype, device="cuda").uniform_(low, high)
 
 
-def sequences(batch, length, heads, value_heads, K, V):
-    tokens = (batch, length)
-    return [draw(*tokens, heads, K), draw(*tokens, heads, K), draw(*tokens, value_heads, V),
-            draw(*tokens, value_heads, dtype=torch.float32, high=0),
-            draw(*tokens, value_heads, low=0)]
+def sequences(batch, length, heads, value_heads, K, V, dtype=torch.bfloat16):
+    def of(*sizes, kind=dtype, **bounds):
+        return draw(batch, length, *sizes, dtype=kind, **bounds)
+
+    return [of(heads, K), of(heads, K), of(value_heads, V),
+            of(value_heads, kind=torch.float32, high=0), of(value_heads, low=0)]
 
 
-def results(given, **options):
+def results(given, qk_l2norm=True, **options):
     given = [t.detach().requires_grad_() for t in given]
-    o, state = ops.gated_delta_rule(*given, qk_l2norm=True, **options)
+    o, state = ops.gated_delta_rule(*given, qk_l2norm=qk_l2norm, **options)
     return [o.detach(), state.detach(),
             *torch.autograd.grad(o, given, torch.ones_like(o))]
+
+
+def expect_same(one, other, leaves, tolerance):
+    """Two ways to the same outputs and states: these and their gradients, each in norm."""
+    up = [torch.randn_like(t) for t in one]
+    for a, b in zip([*one, *torch.autograd.grad(one, leaves, up)],
+                    [*other, *torch.autograd.grad(other, leaves, up)]):
+        a, b = a.double(), b.double()
+        assert ((a - b).norm() / b.norm()).item() < tolerance
+
+
+types = pytest.mark.parametrize("dtype,tolerance", [(torch.float32, 2e-5), (torch.bfloat16, 2e-2)])
+
+
+@types
+@pytest.mark.parametrize("size", [64, 128])
+@pytest.mark.parametrize("cuts", [(100,), (64, 150)])
+def test_a_sequence_may_come_in_several_calls(cuts, size, dtype, tolerance):
+    """Each starts from the state that the one before it left; gradients go the way back."""
+    given = sequences(2, 200, 2, 4, size, size, dtype)
+    given[3] *= 0.05  # so that states are remembered for long
+    leaves = [t.requires_grad_() for t in (*given, draw(2, 4, size, size, dtype=torch.float32))]
+
+    def in_calls(*cuts):
+        outs, state, bounds = [], leaves[-1], [0, *cuts, 200]
+        for first, last in zip(bounds, bounds[1:]):
+            o, state = ops.gated_delta_rule(*[t[:, first:last] for t in given], qk_l2norm=True,
+                                            initial_state=state, mode="chunk")
+            outs.append(o)
+        return torch.cat(outs, 1), state
+
+    expect_same(in_calls(*cuts), in_calls(), leaves, tolerance)
+
+
+@types
+@pytest.mark.parametrize("K,V", [(128, 128), (256, 128)])
+def test_packed_sequences_equal_calls_of_their_own(K, V, dtype, tolerance):
+    bounds = [0, 70, 70, 200, 201, 330]
+    given, initial = sequences(1, 330, 2, 4, K, V, dtype), draw(5, 4, K, V, dtype=torch.float32)
+    leaves = [t.requires_grad_() for t in (*given, initial)]
+    options = dict(qk_l2norm=True, mode="chunk")
+    packed = ops.gated_delta_rule(*given, initial_state=initial, **options,
+                                  cu_seqlens=torch.tensor(bounds, device="cuda"))
+    alone = [ops.gated_delta_rule(*[t[:, first:last] for t in given], **options,
+                                  initial_state=initial[i:i + 1])
+             for i, (first, last) in enumerate(zip(bounds, bounds[1:]))]
+    outs, states = zip(*alone)
+    expect_same(packed, (torch.cat(outs, 1), torch.cat(states)), leaves, tolerance)
+
+
+@pytest.mark.parametrize("K,V,dtype,largest_key,largest_decay", [
+    (128, 128, torch.bfloat16, 4, 60), (256, 512, torch.bfloat16, 4, 60),
+    (64, 64, torch.float16, 1, 20)])
+def test_keys_without_a_norm_and_strong_gates_stay_finite(K, V, dtype, largest_key, largest_decay):
+    """Gates, one of them minus infinity, forget faster than keys let states grow."""
+    given = sequences(2, 200, 2, 4, K, V, dtype)
+    given[1] *= largest_key
+    given[3] *= largest_decay
+    given[3][:, 77] = -math.inf
+    state = draw(2, 4, K, V, dtype=torch.float32)
+    for tensor in results(given, qk_l2norm=False, initial_state=state, mode="chunk"):
+        assert torch.isfinite(tensor).all() and tensor.any()
+
+
+def captured(given, **options):
+    """A graph of both passes, and the tensors that it fills."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        got = results(given, **options)
+    return graph, got
+
+
+def expect_replay(graph, got, expected):
+    for tensor in got:
+        tensor.zero_()
+    graph.replay()
+    for a, b in zip(got, expected):
+        assert torch.equal(a, b)
 
 
 @pytest.mark.parametrize("shape", [(1, 8192, 1, 2, 128, 128), (1, 4096, 1, 1, 256, 256)])
@@ -171,15 +263,9 @@ def test_split_backward_passes_run_in_graphs_and_from_several_threads(shape):
     """Where heads are few, a backward pass has two streams: the caller's and one of the thread."""
     given = sequences(*shape)
     expected = results(given)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        got = results(given)
+    graph, got = captured(given)
     for repeat in range(3):
-        for tensor in got:
-            tensor.zero_()
-        graph.replay()
-        for a, b in zip(got, expected):
-            assert torch.equal(a, b)
+        expect_replay(graph, got, expected)
 
     def in_a_thread(number):
         with torch.cuda.stream(torch.cuda.Stream()):
@@ -195,15 +281,47 @@ def test_split_backward_passes_run_in_graphs_and_from_several_threads(shape):
                     assert torch.equal(a, b)
 
 
-@pytest.mark.parametrize("shape", [(10923, 32, 6, 6, 16, 32), (70000, 5, 1, 1, 32, 32)])
-def test_large_batches_equal_their_halves(shape):
+@pytest.mark.parametrize("shape", [
+    (1, 16384, 1, 2, 128, 128),  # split into segments, both scans of the backward pass at once
+    (1, 4000, 24, 48, 128, 128),  # a scan that makes records; backward half of the heads at a time
+    (1, 4000, 48, 48, 256, 256),  # many keys, a quarter of the heads
+    (1, 1000, 110, 110, 32, 32),  # a warp a sequence and value head
+])
+def test_packed_passes_run_in_graphs(shape):
+    """Bounds are data: a graph goes by those that are there when it is replayed."""
     given = sequences(*shape)
-    half = shape[0] // 2
+    bounds, others = ((shape[1] * torch.tensor(shares)).long().cuda() for shares in (
+        [0, 0.01, 0.01, 0.4, 0.7, 1], [0.1, 0.1, 0.2, 0.25, 0.9, 0.95]))
+    expected = results(given, cu_seqlens=bounds)
+    graph, got = captured(given, cu_seqlens=bounds)
+    expect_replay(graph, got, expected)
+    bounds.copy_(others)
+    expect_replay(graph, got, results(given, cu_seqlens=bounds))
+
+
+def expect_same_alone(given, parts):
+    """Parts of a batch have the bits that they have alone. Pieces, and what is kept, depend on the
+    batch but change no bits. Splits and other kernels would; the parts are too large for such."""
     whole = results(given)
-    for part in (slice(0, half), slice(half, None)):
+    for part in parts:
         for a, b in zip(whole, results([t[part] for t in given])):
-            assert torch.isfinite(a).all()
+            assert torch.isfinite(b.sum(dtype=torch.float32))
             assert torch.equal(a[part], b)
+
+
+# More than 65 535 sequences and value heads, for every way of a forward pass (gpu_plan.cpp).
+# Backward passes in chunks come in four or five pieces.
+@pytest.mark.parametrize("shape", [
+    (10923, 32, 6, 6, 16, 32),  # a warp a sequence and value head
+    (70000, 5, 1, 1, 32, 32),  # token after token; backward a warp again
+    (1366, 70, 24, 48, 32, 64),  # records, then a scan: products of warps
+    (2731, 70, 24, 24, 64, 64),  # records, then a scan: products of warp groups
+    (1366, 70, 24, 48, 128, 128),  # a scan that makes records, which are kept
+    pytest.param((4097, 70, 16, 16, 256, 256), marks=large),  # many keys; states of 2^32 elements
+])
+def test_large_batches_equal_their_halves(shape):
+    half = shape[0] // 2
+    expect_same_alone(sequences(*shape), (slice(0, half), slice(half, None)))
 
 
 def test_many_packed_sequences():
@@ -218,8 +336,7 @@ def test_many_packed_sequences():
         torch.testing.assert_close(a, b, rtol=0, atol=0)
 
 
-@pytest.mark.skipif(not HAS_CUDA or torch.cuda.mem_get_info()[0] < 70 << 30,
-                    reason="no GPU with 70 GiB of free memory")
+@large
 def test_more_than_2_to_the_31_elements():
     given = sequences(66000, 16, 8, 32, 32, 64)
     assert given[2].numel() > LIMIT
@@ -239,13 +356,16 @@ def test_more_than_2_to_the_31_elements():
         assert torch.equal(whole, alone)
 
 
-@pytest.mark.skipif(not HAS_CUDA or torch.cuda.mem_get_info()[0] < 70 << 30,
-                    reason="no GPU with 70 GiB of free memory")
-def test_more_than_2_to_the_31_elements_of_small_heads():
-    given = sequences(66000, 32, 32, 32, 32, 32)
+@large
+@pytest.mark.parametrize("shape", [
+    (66000, 32, 32, 32, 32, 32),  # a warp a sequence and value head
+    (21846, 64, 24, 24, 64, 64),  # warp groups; every piece of the backward pass has 131 088 walks
+    (1030, 512, 8, 32, 128, 128),  # a scan that makes records; these and states of a piece are kept
+])
+def test_more_than_2_to_the_31_elements_in_both_passes(shape):
+    given = sequences(*shape)
     assert given[2].numel() > LIMIT
-    for a, b in zip(results(given), results([t[-40:].clone() for t in given])):
-        assert torch.equal(a[-40:], b)
+    expect_same_alone(given, ENDS)
 
 
 def test_what_does_not_fit_is_refused_before_it_starts():

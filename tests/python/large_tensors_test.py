@@ -1,10 +1,10 @@
-"""Tensors of more than 2^31 elements on a GPU: the last entries of the batch, computed with all the
-others, have the bits that they have when they are alone. Skipped without a GPU of enough memory."""
+"""Tensors of more than 2^31 elements on a GPU: the first and last entries of the batch, computed
+with all the others, have the bits that they have alone. Skipped without a GPU of enough memory."""
 
 import pytest
 from support import HAS_CUDA, ops, torch
 
-ENTRIES = 2  # of the batch's end, computed alone
+ENDS = slice(0, 2), slice(-2, None)  # of the batch, each computed alone
 LIMIT = 2**31
 
 
@@ -16,16 +16,17 @@ pytestmark = pytest.mark.skipif(free_bytes() < 70 << 30, reason="no GPU with 70 
 
 
 def run(operator, batch_first, shared=()):
-    """Results and gradients for all, then for the last entries: [(whole, alone)] of what has a batch."""
+    """Results and gradients for all, then for the ends: [(whole, alone)] of what has a batch."""
     tensors = [t.requires_grad_() for t in batch_first]
 
     def results(inputs):
         out = operator(*inputs, *shared)
         return [out.detach(), *torch.autograd.grad(out, inputs, torch.ones_like(out))]
 
-    whole = [t[-ENTRIES:].clone() for t in results(tensors)]
-    alone = results([t.detach()[-ENTRIES:].clone().requires_grad_() for t in tensors])
-    return zip(whole, alone)
+    whole = [[t[end].clone() for end in ENDS] for t in results(tensors)]
+    alone = zip(*(results([t.detach()[end].clone().requires_grad_() for t in tensors])
+                  for end in ENDS))
+    return [pair for of_whole, of_alone in zip(whole, alone) for pair in zip(of_whole, of_alone)]
 
 
 def random(*shape, dtype=torch.bfloat16, low=-1.0, high=1.0):
@@ -70,3 +71,19 @@ def test_layer_norm_and_depthwise_conv():
     expect_equal_bits(run(lambda t: ops.layer_norm(t, weight, bias, 1e-5)[0], [x]))
     kernel = random(96, 1, 3, 3, dtype=torch.float32)
     expect_equal_bits(run(lambda t: ops.depthwise_conv(t, kernel, bias, True), [x]))
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_causal_conv1d(packed):
+    """Of a batch, or one sequence behind the other: more than 65 535 either way."""
+    x = random(70000, 64, 512)
+    assert x.numel() > LIMIT
+    weight, bias = random(512, 4, dtype=torch.float32), random(512, dtype=torch.float32)
+
+    def convolve(t):
+        if not packed:
+            return ops.causal_conv1d(t, weight, bias)[0]
+        bounds = torch.arange(len(t) + 1, device="cuda") * t.shape[1]
+        return ops.causal_conv1d(t.flatten(0, 1)[None], weight, bias, None, bounds)[0].view_as(t)
+
+    expect_equal_bits(run(convolve, [x]))

@@ -7,6 +7,8 @@
 #include <new>
 #include <stdexcept>
 
+#include "linescan/base/out_of_memory.h"
+
 #if __has_include(<dnnl.hpp>)
 #include <dnnl.hpp>
 #endif
@@ -16,6 +18,7 @@ namespace {
 
 TEST(OutOfMemory, IsKnownFromWhateverSaysSo) {
   EXPECT_TRUE(is_out_of_memory(std::bad_alloc()));
+  EXPECT_TRUE(is_out_of_memory(OutOfMemory("gated_delta_rule: a batch of 3 would fit", 3)));
   EXPECT_TRUE(is_out_of_memory(std::runtime_error("CUDA error: CUBLAS_STATUS_ALLOC_FAILED")));
   EXPECT_TRUE(is_out_of_memory(
       std::runtime_error("DefaultCPUAllocator: not enough memory: you tried to allocate 8 bytes")));

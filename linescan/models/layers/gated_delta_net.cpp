@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "linescan/base/error.h"
+#include "linescan/base/out_of_memory.h"
 #include "linescan/binding/gated_delta_rule.h"
 #include "linescan/binding/tensors.h"
 #include "linescan/models/layers/padding.h"
@@ -30,6 +31,21 @@ torch::nn::Linear linear(int64_t inputs, int64_t outputs) {
 constexpr at::Tensor GatedDeltaNetCache::*kCacheStates[] = {
     &GatedDeltaNetCache::recurrent_state, &GatedDeltaNetCache::q_conv, &GatedDeltaNetCache::k_conv,
     &GatedDeltaNetCache::v_conv};
+
+// Some items of a batch, if there is such a tensor; all of them are the tensor itself.
+at::Tensor items_of(const at::Tensor& tensor, int64_t first, int64_t count) {
+  return tensor.defined() && count < tensor.size(0) ? tensor.narrow(0, first, count) : tensor;
+}
+// The reverse.
+at::Tensor joined(const std::vector<at::Tensor>& parts) {
+  return parts.size() == 1 ? parts.front() : at::cat(parts);
+}
+
+// Whether x is one token more in evaluation: the states move in place.
+bool is_step(const at::Tensor& x, bool packed, const GatedDeltaNetCache* cache) {
+  return cache && cache->recurrent_state.defined() && !packed && x.size(1) == 1 &&
+         !at::GradMode::is_enabled();
+}
 
 // [batch, length, heads size] -> [batch, length, heads, size]
 at::Tensor to_heads(const at::Tensor& x, int64_t heads) { return x.unflatten(-1, {heads, -1}); }
@@ -57,11 +73,31 @@ void GatedDeltaNetOptions::validate() const {
         head_dim, values, kGatedDeltaRuleLargestHead);
   if (use_short_conv && (conv_size < 2 || conv_size > 4))
     throw_error<InvalidArgument>("gated_delta_net: conv_size is {}, expected 2 to 4", conv_size);
-  if (split_batch < 0)
-    throw_error<InvalidArgument>("gated_delta_net: split_batch is {}, expected 0 or more",
-                                 split_batch);
+  if (split_batch < 0 && split_batch != kSplitBatchAsNeeded)
+    throw_error<InvalidArgument>(
+        "gated_delta_net: split_batch is {}, expected 0 or more, or {} (as needed)", split_batch,
+        kSplitBatchAsNeeded);
   if (!(norm_eps >= 0))
     throw_error<InvalidArgument>("gated_delta_net: norm_eps is {}, expected 0 or more", norm_eps);
+}
+
+void for_each_part(int64_t batch, int64_t split_batch,
+                   const std::function<void(int64_t first, int64_t count)>& run) {
+  const bool as_needed = split_batch == kSplitBatchAsNeeded;
+  int64_t most = split_batch > 0 ? split_batch : batch, first = 0;
+  do {
+    const int64_t count = std::min(most, batch - first);
+    try {
+      run(first, count);
+      first += count;
+    } catch (const std::exception& error) {
+      const auto* refusal = dynamic_cast<const OutOfMemory*>(&error);
+      const bool is_memory =
+          refusal || dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr;
+      if (!as_needed || !is_memory || count <= 1) throw;
+      most = std::clamp(refusal ? refusal->fitting_batch : 0, count / 2, count - 1);
+    }
+  } while (first < batch);
 }
 
 GatedDeltaNetImpl::GatedDeltaNetImpl(const GatedDeltaNetOptions& options) : options_(options) {
@@ -136,50 +172,70 @@ at::Tensor GatedDeltaNetImpl::recurrence(const at::Tensor& x, const at::Tensor& 
 
 at::Tensor GatedDeltaNetImpl::run(const at::Tensor& x, const at::Tensor& cu_seqlens,
                                   GatedDeltaNetCache* cache) {
-  // One token more in evaluation: the states move in place.
-  const bool step = cache && cache->recurrent_state.defined() && !cu_seqlens.defined() &&
-                    x.size(1) == 1 && !at::GradMode::is_enabled();
+  const bool step = is_step(x, cu_seqlens.defined(), cache);
+  GatedDeltaNetCache moved;  // the cache's at the end: what fails in between leaves it as it was
+  if (cache) moved = *cache;
   const auto convolved = [&](torch::nn::Linear& projection, ShortConvolution& convolution,
                              at::Tensor GatedDeltaNetCache::*state) {
     const at::Tensor projected = projection->forward(x);
     if (!convolution) return at::silu(projected);
-    return convolution->forward(projected, cu_seqlens, step, cache ? &(cache->*state) : nullptr);
+    return convolution->forward(projected, cu_seqlens, step, cache ? &(moved.*state) : nullptr);
   };
   const at::Tensor q = convolved(q_proj_, q_conv1d_, &GatedDeltaNetCache::q_conv);
   const at::Tensor k = convolved(k_proj_, k_conv1d_, &GatedDeltaNetCache::k_conv);
   const at::Tensor v = convolved(v_proj_, v_conv1d_, &GatedDeltaNetCache::v_conv);
-  const at::Tensor o = recurrence(x, q, k, v, cu_seqlens, step, cache);
+  const at::Tensor o = recurrence(x, q, k, v, cu_seqlens, step, cache ? &moved : nullptr);
   const at::Tensor normed =
       g_proj_ ? o_norm_->forward_gated(o, to_heads(g_proj_->forward(x), options_.value_heads()))
               : o_norm_->forward(o);
-  return o_proj_->forward(normed.flatten(-2));
+  const at::Tensor y = o_proj_->forward(normed.flatten(-2));
+  if (cache) *cache = moved;
+  return y;
 }
 
-at::Tensor GatedDeltaNetImpl::run_parts(const at::Tensor& x, GatedDeltaNetCache* cache) {
+at::Tensor GatedDeltaNetImpl::run_parts(const at::Tensor& x, const at::Tensor& mask,
+                                        GatedDeltaNetCache* cache) {
   std::vector<at::Tensor> results;
   std::vector<GatedDeltaNetCache> caches;
-  for (int64_t first = 0; first < x.size(0); first += options_.split_batch) {
-    const int64_t count = std::min(options_.split_batch, x.size(0) - first);
-    caches.emplace_back();
+  const auto run_part = [&](int64_t first, int64_t count) {
+    GatedDeltaNetCache moved;
     for (const auto state : kCacheStates)
-      if (cache && (cache->*state).defined())
-        caches.back().*state = (cache->*state).narrow(0, first, count);
-    results.push_back(run(x.narrow(0, first, count), {}, cache ? &caches.back() : nullptr));
-  }
+      if (cache) moved.*state = items_of(cache->*state, first, count);
+    GatedDeltaNetCache* const part_cache = cache ? &moved : nullptr;
+    const at::Tensor part = items_of(x, first, count);
+    if (mask.defined()) {
+      const Padding padding(part, items_of(mask, first, count));
+      results.push_back(
+          padding.restore(run(padding.remove(part), padding.cu_seqlens(), part_cache)));
+    } else {
+      results.push_back(run(part, {}, part_cache));
+    }
+    caches.push_back(moved);
+  };
+  // A step cannot be tried twice, and needs little beside its states.
+  const bool step = is_step(x, mask.defined(), cache);
+  const bool at_once = step && options_.split_batch == kSplitBatchAsNeeded;
+  for_each_part(x.size(0), at_once ? 0 : options_.split_batch, run_part);
+  const at::Tensor y = joined(results);
+  if (!cache) return y;
+  GatedDeltaNetCache moved = *cache;
+  moved.offset += x.size(1);
   for (const auto state : kCacheStates) {
-    if (!cache || !(caches.front().*state).defined()) continue;
+    if (step || !(caches.front().*state).defined()) continue;  // moved in place, or not there
     std::vector<at::Tensor> parts;
     for (const GatedDeltaNetCache& part : caches) parts.push_back(part.*state);
-    cache->*state = at::cat(parts);
+    moved.*state = joined(parts);
   }
-  return at::cat(results);
+  *cache = moved;
+  return y;
 }
 
 at::Tensor GatedDeltaNetImpl::forward_packed(const at::Tensor& x, const at::Tensor& cu_seqlens,
                                              GatedDeltaNetCache* cache) {
   check_cache(cache, cu_seqlens.numel() - 1);
+  const at::Tensor y = run(x, cu_seqlens, cache);
   if (cache) cache->offset += x.size(1);
-  return run(x, cu_seqlens, cache);
+  return y;
 }
 
 at::Tensor GatedDeltaNetImpl::forward(const at::Tensor& x, const at::Tensor& mask,
@@ -188,13 +244,10 @@ at::Tensor GatedDeltaNetImpl::forward(const at::Tensor& x, const at::Tensor& mas
     throw_error<InvalidArgument>(
         "gated_delta_net: x has {} dimensions and {} channels, expected [batch, length, {}]",
         x.dim(), x.dim() > 0 ? x.size(-1) : 0, options_.hidden_size);
+  // Parts of it are taken before Padding sees it.
+  if (mask.defined()) expect_sizes("gated_delta_net", "mask", mask, {x.size(0), x.size(1)});
   check_cache(cache, x.size(0));
-  if (cache) cache->offset += x.size(1);
-  if (!mask.defined())
-    return options_.split_batch > 0 && x.size(0) > options_.split_batch ? run_parts(x, cache)
-                                                                        : run(x, {}, cache);
-  const Padding padding(x, mask);
-  return padding.restore(run(padding.remove(x), padding.cu_seqlens(), cache));
+  return run_parts(x, mask, cache);
 }
 
 }  // namespace linescan

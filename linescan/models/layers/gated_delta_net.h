@@ -10,12 +10,15 @@
 
 #include <torch/torch.h>
 
+#include <functional>
 #include <string>
 
 #include "linescan/models/layers/rms_norm.h"
 #include "linescan/models/layers/short_convolution.h"
 
 namespace linescan {
+
+constexpr int64_t kSplitBatchAsNeeded = -1;  // GatedDeltaNetOptions::split_batch
 
 struct GatedDeltaNetOptions {
   int64_t hidden_size = 2048;     // channels of input and output
@@ -31,7 +34,9 @@ struct GatedDeltaNetOptions {
   double norm_eps = 1e-5;
   std::string mode = "auto";  // of gated_delta_rule: or "chunk", "recurrent"
   // Sequences of a batch that go through the layer at once at most, one part after the other, for a
-  // batch whose intermediate results would not fit into memory; 0: all. Packed sequences are no batch: they come at once.
+  // batch whose intermediate results would not fit into memory. 0: all. kSplitBatchAsNeeded: all,
+  // and only where memory runs out fewer (for_each_part). Packed sequences are no batch: they come
+  // at once.
   int64_t split_batch = 0;
 
   int64_t value_heads() const { return num_v_heads > 0 ? num_v_heads : num_heads; }
@@ -42,6 +47,14 @@ struct GatedDeltaNetOptions {
   // Throws InvalidArgument naming the option, its value and what is allowed.
   void validate() const;
 };
+
+// Calls run(first, count) for the parts of a batch, in order, as `split_batch` says; an empty batch
+// is one part. As needed: a part refused with OutOfMemory or c10::OutOfMemoryError comes again
+// smaller, and so do those behind it: of as many sequences as the refusal says would fit, but no
+// fewer than half, because what else a part holds gets smaller, too. What refuses a single sequence
+// goes through.
+void for_each_part(int64_t batch, int64_t split_batch,
+                   const std::function<void(int64_t first, int64_t count)>& run);
 
 // What a layer remembers of the tokens that it has seen; empty before the first call. Copies share the
 // tensors, which single tokens change in place: clone them to go on in two ways.
@@ -61,8 +74,10 @@ class GatedDeltaNetImpl : public torch::nn::Module {
   // x [batch, length, hidden_size] -> the same shape. A `mask` [batch, length] is 0 where x is padding,
   // which is skipped wherever it stands: results are 0 there. With a `cache` the sequences go on where
   // the call before has left them, one token a call if wanted, and the cache moves on; the results are
-  // those of one call with all tokens. A GPU is waited for if there is a mask. Throws InvalidArgument for
-  // another shape of x, and for a cache of another number of sequences.
+  // those of one call with all tokens. A call that throws leaves the cache as it was, but for the
+  // states of a single token, which move in place; those are not tried again in parts as needed.
+  // A GPU is waited for if there is a mask, once a part. Throws InvalidArgument for another shape
+  // of x or mask, and for a cache of another number of sequences.
   at::Tensor forward(const at::Tensor& x, const at::Tensor& mask = {},
                      GatedDeltaNetCache* cache = nullptr);
 
@@ -73,7 +88,7 @@ class GatedDeltaNetImpl : public torch::nn::Module {
 
  private:
   void check_cache(const GatedDeltaNetCache* cache, int64_t sequences) const;
-  at::Tensor run_parts(const at::Tensor& x, GatedDeltaNetCache* cache);
+  at::Tensor run_parts(const at::Tensor& x, const at::Tensor& mask, GatedDeltaNetCache* cache);
   at::Tensor run(const at::Tensor& x, const at::Tensor& cu_seqlens, GatedDeltaNetCache* cache);
   at::Tensor recurrence(const at::Tensor& x, const at::Tensor& q, const at::Tensor& k,
                         const at::Tensor& v, const at::Tensor& cu_seqlens, bool step,

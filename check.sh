@@ -4,8 +4,8 @@
 #
 #   ./check.sh [--long] [--gpu]
 #
-#   --long   also train for 2 and 4 minutes and demand 88 % and 90 % on the Fashion-MNIST test images, and for 4 and 2 on recall
-#            and copying and demand 99 %
+#   --long   also train for 2 and 4 minutes and demand 88 % and 90 % on the Fashion-MNIST test images; 4 minutes on recall
+#            and 2 on copying, and demand 99 %
 #   --gpu    also build with CUDA kernels, run all tests with the GPU of this machine, and the kernels'
 #            own under compute-sanitizer; fails without a GPU
 #

@@ -3,7 +3,7 @@
 #include <malloc.h>
 
 #include "linescan/binding/gpu_runtime.h"
-#include "linescan/train/machine.h"
+#include "linescan/models/memory_errors.h"
 
 namespace linescan::lab {
 

@@ -8,11 +8,9 @@
 
 #include <cmath>
 #include <cstdlib>
-#include <new>
 #include <nlohmann/json.hpp>
 #include <thread>
 
-#include "linescan/base/out_of_memory.h"
 #include "linescan/base/units.h"
 #include "linescan/binding/gpu_runtime.h"
 #include "linescan/device/cpu.h"
@@ -20,10 +18,6 @@
 #include "linescan/device/process.h"
 #include "linescan/device/simd_target.h"
 #include "linescan/version.h"
-
-#if __has_include(<dnnl.hpp>)  // not where LibTorch is built without oneDNN
-#include <dnnl.hpp>
-#endif
 
 namespace linescan {
 
@@ -95,24 +89,6 @@ std::function<std::string()> gpu_probe(const Compute& compute) {
   return [device = compute.device, empty = gpu_runtime().queue_is_empty(compute.device)] {
     return fmt::format("queue {}; {}", empty() ? "empty" : "not empty", memory_of(device));
   };
-}
-
-bool is_out_of_memory(const std::exception& error) {
-  if (dynamic_cast<const OutOfMemory*>(&error) != nullptr ||
-      dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr ||
-      dynamic_cast<const std::bad_alloc*>(&error) != nullptr)
-    return true;
-#if __has_include(<dnnl.hpp>)
-  // Its text, "could not create a primitive", is that of every reason.
-  if (const auto* refusal = dynamic_cast<const dnnl::error*>(&error))
-    return refusal->status == dnnl_out_of_memory;
-#endif
-  // LibTorch's allocator for the CPU and the CUDA libraries throw errors like any other.
-  const std::string_view text = error.what();
-  for (const std::string_view sign :
-       {"can't allocate memory", "not enough memory", "out of memory", "ALLOC_FAILED"})
-    if (text.find(sign) != std::string_view::npos) return true;
-  return false;
 }
 
 }  // namespace linescan

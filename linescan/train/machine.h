@@ -1,7 +1,6 @@
 // On what a run computes: the content of machine.json, and what decides the last bits of results.
 #pragma once
 
-#include <exception>
 #include <functional>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
@@ -30,8 +29,5 @@ std::string describe_memory(const Compute& compute);
 // Whether the GPU's queue is empty and what memory there is, in a line, from any thread; nothing to ask
 // for the CPU. The queue is that of the calling thread.
 std::function<std::string()> gpu_probe(const Compute& compute);
-
-// Whether an error says that memory ran out, on the CPU or a GPU.
-bool is_out_of_memory(const std::exception& error);
 
 }  // namespace linescan

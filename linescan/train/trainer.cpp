@@ -10,6 +10,7 @@
 
 #include "linescan/base/activity.h"
 #include "linescan/base/error.h"
+#include "linescan/models/memory_errors.h"
 #include "linescan/train/checkpoint.h"
 #include "linescan/train/checkpoint_folder.h"
 #include "linescan/train/machine.h"

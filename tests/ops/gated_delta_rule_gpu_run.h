@@ -32,6 +32,8 @@ struct Twist {
   GatedDeltaRulePiece piece = {};  // of a backward pass, with states that the forward pass keeps
   bool keep = true;                // without, only the forward pass knows the piece
   int backward_passes = 1;         // behind one forward pass
+  bool two_streams =
+      false;              // backward, wherever its scans may come at once, however short they are
   bool in_place = false;  // final_state starts as initial_state and takes its place; forward only
 };
 
@@ -92,6 +94,9 @@ inline void run(GatedDeltaRuleSample& s, int filling = 0xFF, const Gpu& planned_
     for (DeltaLaunch* launch :
          {&how.records, &how.scan, &how.reverse_scan, &how.gradients, &how.ends, &how.chain})
       launch->grid = std::min(launch->grid, twist.largest_grid);
+    if (twist.two_streams)
+      how.scans_side_by_side = pass == Pass::kBackward && how.scan.grid > 0 &&
+                               !how.corrections_take_place && !how.shares_walks;
     GpuWorkspace workspace(how.workspace_bytes, filling);
     if (pass == Pass::kForward)
       forward(problem, how, workspace.data(), {});

@@ -195,6 +195,28 @@ TEST_P(GatedDeltaRuleGpuSplit, AgreesWithReference) {
   }
 }
 
+TEST_P(GatedDeltaRuleGpuSplit, ScansAtOnceGiveTheSameBits) {
+  if (!have_gpu()) GTEST_SKIP() << "no GPU: " << why_no_gpu();
+  Case c = GetParam();
+  c.mode = Mode::kChunk;
+  std::vector<GatedDeltaRulePiece> pieces = {{c.batch, c.length, 64, true}};
+  if (c.bounds.empty()) {
+    pieces.push_back({1, 128, 64, true});
+    pieces.push_back({c.batch, 128, 64});  // in turn
+  }
+  for (const GatedDeltaRulePiece& piece : pieces) {
+    SCOPED_TRACE(piece.tokens);
+    SCOPED_TRACE(piece.split);
+    GatedDeltaRuleSample one(c);
+    run(one, 0xFF, test_gpu(), {.piece = piece});
+    for (int repeat = 0; repeat < 3; ++repeat) {
+      GatedDeltaRuleSample two(c);
+      run(two, 0xFF, test_gpu(), {.piece = piece, .two_streams = true});
+      expect_same_bits(one, two);
+    }
+  }
+}
+
 TEST_P(GatedDeltaRuleGpuSplit, TakesTheFinalStateForTheInitialOne) {
   if (!have_gpu()) GTEST_SKIP() << "no GPU: " << why_no_gpu();
   Case c = GetParam();

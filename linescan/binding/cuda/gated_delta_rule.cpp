@@ -8,7 +8,6 @@
 #include <algorithm>
 
 #include "linescan/base/activity.h"
-#include "linescan/base/math.h"
 #include "linescan/base/out_of_memory.h"
 #include "linescan/binding/cuda/gpu_tensors.h"
 #include "linescan/binding/gated_delta_rule_call.h"
@@ -26,24 +25,29 @@ namespace allocator = c10::cuda::CUDACachingAllocator;
 // The memory of the current device, in bytes.
 struct DeviceMemory {
   c10::DeviceIndex device = c10::cuda::current_device();
+  double share = 1;   // of the device that the program allows itself
   int64_t taken = 0;  // by tensors
-  int64_t kept = 0;   // by the allocator, for tensors to come
+  int64_t kept =
+      0;  // by the allocator, for tensors to come; those of graphs' own pools, too, which others do not get
 
   DeviceMemory() {
     constexpr auto kAll = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
     const auto stats = allocator::getDeviceStats(device);
     taken = stats.allocated_bytes[kAll].current;
     kept = stats.reserved_bytes[kAll].current - taken;
+    share = std::min(1.0, allocator::getMemoryFraction(device));
   }
 
-  // What tensors to come may have: of the device, and of the share of it that the program allows
-  // itself.
+  // Of so much memory, what the program's share has left.
+  int64_t left_of(std::size_t total) const {
+    return std::max<int64_t>(static_cast<int64_t>(share * static_cast<double>(total)) - taken, 0);
+  }
+
+  // What tensors to come may have.
   int64_t available() const {
     std::size_t free = 0, total = 0;
     C10_CUDA_CHECK(cudaMemGetInfo(&free, &total));
-    const double share = std::min(1.0, allocator::getMemoryFraction(device));
-    const int64_t allowed = static_cast<int64_t>(share * static_cast<double>(total)) - taken;
-    return std::max<int64_t>(std::min(static_cast<int64_t>(free) + kept, allowed), 0);
+    return std::min(static_cast<int64_t>(free) + kept, left_of(total));
   }
 };
 
@@ -85,28 +89,23 @@ int64_t needed_bytes(const MemoryDemand& demand, const GatedDeltaRuleGpuPlan& pl
   return plan.kept_bytes + o + (demand.final_state ? states : 0) + passing;
 }
 
-// The most of a problem's batch for which so many bytes are enough; packed, of its tokens, in steps
-// of 64.
+// The most of a problem's batch, fewer than there are, for which so many bytes are enough; packed, of its tokens, in steps of 64.
+// What a pass needs does not always grow with the batch, so that all are tried from above, of very many some thousand.
 int64_t fitting_count(const MemoryDemand& demand, int64_t bytes, const Gpu& gpu) {
-  const int64_t step = demand.packed ? 64 : 1;
-  const auto fits = [&](int64_t count) {
+  const int64_t count = demand.packed ? demand.size.length : demand.size.batch;
+  const int64_t step = std::max<int64_t>(demand.packed ? 64 : 1, count / 8192);
+  for (int64_t fewer = (count - 1) / step * step; fewer > 0; fewer -= step) {
     MemoryDemand part = demand;
     if (demand.packed)
-      part.size.length = count;
+      part.size.length = fewer;
     else
-      part.size.batch = part.size.sequences = count;
+      part.size.batch = part.size.sequences = fewer;
     if (demand.differentiated || demand.size.kept_states)
       part.size = with_kept_states(part.size, demand.packed);
     const auto plan = linescan::plan(part.size, part.packed, part.pass, gpu);
-    return needed_bytes(part, plan, gpu) <= bytes;
-  };
-  const int64_t count = demand.packed ? demand.size.length : demand.size.batch;
-  int64_t fitting = 0, too_many = ceil_div(count, step);
-  while (too_many - fitting > 1) {
-    const int64_t middle = fitting + (too_many - fitting) / 2;
-    (fits(middle * step) ? fitting : too_many) = middle;
+    if (needed_bytes(part, plan, gpu) <= bytes) return fewer;
   }
-  return fitting * step;
+  return 0;
 }
 
 // A pass's plan. Refuses before anything is launched what would run out of memory in the middle of
@@ -114,12 +113,13 @@ int64_t fitting_count(const MemoryDemand& demand, int64_t bytes, const Gpu& gpu)
 GatedDeltaRuleGpuPlan plan_with_room(const MemoryDemand& demand, const Gpu& gpu) {
   const GatedDeltaRuleSize& size = demand.size;
   const GatedDeltaRuleGpuPlan plan = linescan::plan(size, demand.packed, demand.pass, gpu);
-  if (allocator::name() == "pluggable") return plan;  // the program's own: it tells nothing
   const int64_t bytes = needed_bytes(demand, plan, gpu);
+  if (bytes < gpu.memory_bytes / 1024) return plan;   // next to nothing
+  if (allocator::name() == "pluggable") return plan;  // the program's own: it tells nothing
   const DeviceMemory memory;
-  // The driver takes 10 to 50 us to answer. It is not asked where the allocator keeps as much, as
-  // from the second step of a training on, or where it is little beside what tensors leave over.
-  if (bytes <= std::max(memory.kept, (gpu.memory_bytes - memory.taken) / 16)) return plan;
+  // The driver is slow to answer. It is not asked where the allocator keeps as much, as from the second step of a training
+  // on, or where it is little beside what tensors leave over.
+  if (bytes <= std::max(memory.kept, memory.left_of(gpu.memory_bytes) / 16)) return plan;
   const int64_t available = memory.available();
   if (bytes <= available) return plan;
   // The allocator rounds, and gaps between tensors stay empty: what is advised leaves a 32nd free.

@@ -11,6 +11,7 @@
 #include "linescan/binding/tensors.h"
 #include "linescan/models/layers/padding.h"
 #include "linescan/models/layers/scan_init.h"
+#include "linescan/models/memory_errors.h"
 #include "linescan/ops/gated_delta_rule/gated_delta_rule.h"
 
 namespace linescan {
@@ -91,10 +92,8 @@ void for_each_part(int64_t batch, int64_t split_batch,
       run(first, count);
       first += count;
     } catch (const std::exception& error) {
+      if (!as_needed || count <= 1 || !is_out_of_memory(error)) throw;
       const auto* refusal = dynamic_cast<const OutOfMemory*>(&error);
-      const bool is_memory =
-          refusal || dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr;
-      if (!as_needed || !is_memory || count <= 1) throw;
       most = std::clamp(refusal ? refusal->fitting_batch : 0, count / 2, count - 1);
     }
   } while (first < batch);

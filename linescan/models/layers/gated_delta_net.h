@@ -36,7 +36,7 @@ struct GatedDeltaNetOptions {
   // Sequences of a batch that go through the layer at once at most, one part after the other, for a
   // batch whose intermediate results would not fit into memory. 0: all. kSplitBatchAsNeeded: all,
   // and only where memory runs out fewer (for_each_part). Packed sequences are no batch: they come
-  // at once.
+  // at once. What is kept for gradients is that of all parts together.
   int64_t split_batch = 0;
 
   int64_t value_heads() const { return num_v_heads > 0 ? num_v_heads : num_heads; }
@@ -49,7 +49,7 @@ struct GatedDeltaNetOptions {
 };
 
 // Calls run(first, count) for the parts of a batch, in order, as `split_batch` says; an empty batch
-// is one part. As needed: a part refused with OutOfMemory or c10::OutOfMemoryError comes again
+// is one part. As needed: a part for which memory runs out (is_out_of_memory) comes again
 // smaller, and so do those behind it: of as many sequences as the refusal says would fit, but no
 // fewer than half, because what else a part holds gets smaller, too. What refuses a single sequence
 // goes through.

@@ -4,6 +4,7 @@
 
 #ifndef LINESCAN_CUDA_ON_CPU
 #include <map>
+#include <utility>
 #endif
 
 namespace linescan {
@@ -19,9 +20,12 @@ namespace {
 
 constexpr const char* kWhat = "a stream beside the current one";
 
-// Of a thread and device. An event tells one stream how far the other one was when it was recorded, however often it is
-// recorded again.
-class Branch {
+cudaStream_t of(GpuStream stream) { return static_cast<cudaStream_t>(stream.handle); }
+
+}  // namespace
+
+// An event tells one stream how far the other one was when it was recorded, however often it is recorded again.
+class SideStream::Branch {
  public:
   Branch() {
     check_cuda(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), kWhat);
@@ -35,8 +39,15 @@ class Branch {
   Branch(const Branch&) = delete;
   Branch& operator=(const Branch&) = delete;
 
+  // Of the calling thread, the current device and a stream.
+  static Branch& beside(GpuStream stream) {
+    thread_local std::map<std::pair<int, void*>, Branch> branches;
+    int device = 0;
+    check_cuda(cudaGetDevice(&device), kWhat);
+    return branches[{device, stream.handle}];
+  }
   cudaStream_t stream() const { return stream_; }
-  // What `later` gets from here on waits for what `earlier` has.
+  // What is launched on `later` from here on waits for what `earlier` has.
   cudaError_t order(cudaStream_t earlier, cudaStream_t later) const {
     const cudaError_t error = cudaEventRecord(reached_, earlier);
     return error == cudaSuccess ? cudaStreamWaitEvent(later, reached_, 0) : error;
@@ -47,26 +58,16 @@ class Branch {
   cudaEvent_t reached_ = nullptr;
 };
 
-// Of the calling thread and the current device.
-Branch& branch() {
-  thread_local std::map<int, Branch> branches;
-  int device = 0;
-  check_cuda(cudaGetDevice(&device), kWhat);
-  return branches[device];
-}
-cudaStream_t of(GpuStream stream) { return static_cast<cudaStream_t>(stream.handle); }
-
-}  // namespace
-
-SideStream::SideStream(GpuStream callers) : callers_(callers), side_{branch().stream()} {
-  check_cuda(branch().order(of(callers_), of(side_)), kWhat);
+SideStream::SideStream(GpuStream callers) : callers_(callers), branch_(&Branch::beside(callers)) {
+  side_.handle = branch_->stream();
+  check_cuda(branch_->order(of(callers_), of(side_)), kWhat);
 }
 SideStream::~SideStream() {
-  if (!joined_) branch().order(of(side_), of(callers_));
+  if (!joined_) branch_->order(of(side_), of(callers_));
 }
 void SideStream::join() {
+  check_cuda(branch_->order(of(side_), of(callers_)), kWhat);
   joined_ = true;
-  check_cuda(branch().order(of(side_), of(callers_)), kWhat);
 }
 
 #endif

@@ -7,6 +7,7 @@
 
 #include "linescan/base/activity.h"
 #include "linescan/base/error.h"
+#include "linescan/models/memory_errors.h"
 #include "linescan/models/module_watch.h"
 #include "linescan/train/doctor/checks.h"
 #include "linescan/train/first_line.h"

@@ -1,4 +1,4 @@
-#include "linescan/train/machine.h"
+#include "linescan/models/memory_errors.h"
 
 #include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
@@ -16,7 +16,7 @@
 namespace linescan {
 namespace {
 
-TEST(OutOfMemory, IsKnownFromWhateverSaysSo) {
+TEST(MemoryErrors, AreKnownFromWhateverSaysSo) {
   EXPECT_TRUE(is_out_of_memory(std::bad_alloc()));
   EXPECT_TRUE(is_out_of_memory(OutOfMemory("gated_delta_rule: a batch of 3 would fit", 3)));
   EXPECT_TRUE(is_out_of_memory(std::runtime_error("CUDA error: CUBLAS_STATUS_ALLOC_FAILED")));
@@ -32,7 +32,7 @@ TEST(OutOfMemory, IsKnownFromWhateverSaysSo) {
 }
 
 #if __has_include(<dnnl.hpp>)
-TEST(OutOfMemory, IsOneOfManyReasonsForWhichOneDnnMakesNoPrimitive) {
+TEST(MemoryErrors, AreOneOfManyReasonsForWhichOneDnnMakesNoPrimitive) {
   EXPECT_TRUE(is_out_of_memory(dnnl::error(dnnl_out_of_memory, "could not create a primitive")));
   EXPECT_FALSE(is_out_of_memory(dnnl::error(dnnl_unimplemented, "could not create a primitive")));
 }

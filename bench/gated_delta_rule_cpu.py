@@ -4,8 +4,9 @@
     python bench/gated_delta_rule_cpu.py [--library PATH] [--threads N]
 
 Prints one row a shape: medians in ms of the forward pass and of forward and backward together, for
-auto, chunk and recurrent, which take turns, and for the plain loop (left out where its autograd would keep more than 4 GiB),
-and how many times slower the plain loop is than auto. Run it with nothing else on the machine.
+auto, chunk and recurrent, which take turns, and for the plain loop (left out where its autograd
+would keep more than 4 GiB), and how many times slower the plain loop is than auto. Run it with
+nothing else on the machine.
 """
 
 import argparse

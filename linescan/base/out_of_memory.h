@@ -13,8 +13,8 @@ struct OutOfMemory : Unsupported {
   explicit OutOfMemory(const std::string& message, std::int64_t fitting_batch = 0)
       : Unsupported(message), fitting_batch(fitting_batch) {}
 
-  std::int64_t
-      fitting_batch;  // items of the batch for which there is memory; 0: none, or not known
+  // Items of the batch for which there is memory; 0: none, or not known.
+  std::int64_t fitting_batch;
 };
 
 }  // namespace linescan

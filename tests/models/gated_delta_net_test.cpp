@@ -18,7 +18,7 @@
 #include "linescan/binding/gpu_runtime.h"
 #include "linescan/models/compute.h"
 #include "linescan/models/decay.h"
-#include "tests/models/gpu_fixture.h"
+#include "tests/support/gpu_test.h"
 #include "tests/support/messages.h"
 
 namespace linescan {

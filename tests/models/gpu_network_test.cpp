@@ -11,20 +11,12 @@
 #include "linescan/models/compute.h"
 #include "linescan/models/module_watch.h"
 #include "tests/models/small_model.h"
+#include "tests/support/gpu_test.h"
 
 namespace linescan {
 namespace {
 
-class GpuNetwork : public ::testing::Test {
- protected:
-  void SetUp() override {
-    try {
-      open_compute("cuda");
-    } catch (const Unsupported& error) {
-      GTEST_SKIP() << error.what();
-    }
-  }
-};
+class GpuNetwork : public GpuTest {};
 
 // Channels for which the kernels take whole vectors in the first stage and single numbers nowhere;
 // odd sizes of planes.

@@ -10,7 +10,7 @@
 
 #include "linescan/base/error.h"
 #include "linescan/models/networks/generate.h"
-#include "tests/models/gpu_fixture.h"
+#include "tests/support/gpu_test.h"
 
 namespace linescan {
 namespace {

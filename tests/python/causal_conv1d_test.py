@@ -191,6 +191,7 @@ def test_gpu_agrees_with_the_cpu(dtype, case):
         torch.autograd.backward([out, state], up)
         results.append([out, state] + [t.grad for t in inputs[:4]])
     for number, (got, expected) in enumerate(zip(results[1], results[0])):
-        # Gradients of weight and bias are sums over all tokens, whose errors grow with the root.
-        terms = out.shape[0] * out.shape[1] if number in (3, 4) else 1
+        # Gradients of weight and bias are sums over all tokens. Of very many the errors grow with the root.
+        tokens = out.shape[0] * out.shape[1]
+        terms = tokens if number in (3, 4) and tokens > 1000 else 1
         torch.testing.assert_close(got.cpu(), expected, rtol=rtol, atol=atol * terms**0.5)

@@ -3,6 +3,7 @@ packed ones, opcheck, graphs, autocast, batches and tensors that other libraries
 memory that is not there. Skipped without a GPU."""
 
 import math
+
 import pytest
 from gated_delta_rule_test import rule_inputs
 from support import HAS_CUDA, ops, torch

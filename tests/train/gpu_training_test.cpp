@@ -14,6 +14,7 @@
 #include "linescan/train/doctor/doctor.h"
 #include "linescan/train/evaluate.h"
 #include "linescan/train/session.h"
+#include "tests/support/gpu_test.h"
 #include "tests/train/tiny_run.h"
 
 namespace linescan {
@@ -23,16 +24,8 @@ namespace fs = std::filesystem;
 using testing::read_text;
 using testing::TemporaryFolder;
 
-class GpuTraining : public ::testing::Test {
+class GpuTraining : public GpuTest {
  protected:
-  void SetUp() override {
-    try {
-      open_compute("cuda");
-    } catch (const Unsupported& error) {
-      GTEST_SKIP() << error.what();
-    }
-  }
-
   Assignments options(std::initializer_list<std::pair<std::string, std::string>> more) const {
     Assignments all = testing::tiny_options(testing::write_tiny_data(folder_.path()));
     all.insert(all.end(), {{"device", "cuda"}, {"drop_path", "0"}, {"flip", "false"}});

@@ -27,8 +27,7 @@ struct DeviceMemory {
   c10::DeviceIndex device = c10::cuda::current_device();
   double share = 1;   // of the device that the program allows itself
   int64_t taken = 0;  // by tensors
-  int64_t kept =
-      0;  // by the allocator, for tensors to come; those of graphs' own pools, too, which others do not get
+  int64_t kept = 0;   // by the allocator, for tensors to come; in graphs' own pools, for theirs
 
   DeviceMemory() {
     constexpr auto kAll = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);

@@ -10,6 +10,7 @@
 #include "linescan/binding/gpu_runtime.h"
 #include "linescan/models/compute.h"
 #include "linescan/models/module_watch.h"
+#include "linescan/models/networks/registry.h"
 #include "tests/models/small_model.h"
 #include "tests/support/gpu_test.h"
 
@@ -77,6 +78,14 @@ void compare(const VMambaConfig& config, const char* precision, double tolerance
 }
 
 TEST_F(GpuNetwork, AgreesWithTheCpuInFloat32) { compare(network_config(), "fp32", 2e-5); }
+
+// The published network: channels, depths and planes of every kernel that it takes, as training takes them but for layers left out.
+TEST_F(GpuNetwork, AStepOfVmambaTinyAgreesWithTheCpu) {
+  VMambaConfig config = named_model("vmamba_tiny_s1l8");
+  config.drop_path = 0;
+  compare(config, "fp32", 1e-4);
+  compare(config, "bf16", 6e-2);
+}
 
 TEST_F(GpuNetwork, HalfTypesStayWithinTheirRoundings) {
   compare(network_config(), "tf32", 5e-3);

@@ -42,7 +42,7 @@ void run(CausalConv1dSample& s, bool in_place = false) {
 
 class CausalConv1dGpu : public ::testing::TestWithParam<Case> {
   void SetUp() override {
-    if (!have_gpu()) GTEST_SKIP() << "no GPU: " << why_no_gpu();
+    if (!have_gpu()) GTEST_SKIP() << why_no_test_gpu();
   }
 };
 
@@ -62,7 +62,7 @@ TEST_P(CausalConv1dGpu, RepeatsBitByBit) {
 }
 
 TEST(CausalConv1dGpuStates, AdvanceInPlace) {
-  if (!have_gpu()) GTEST_SKIP() << "no GPU: " << why_no_gpu();
+  if (!have_gpu()) GTEST_SKIP() << why_no_test_gpu();
   for (const int64_t length : {1, 2, 40}) {
     const Case c{.length = length, .initial = true};
     CausalConv1dSample apart(c), in_place(c);
@@ -113,7 +113,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 // A kernel that followed them would be caught by the address sanitizer, or on a GPU by memcheck.
 TEST(CausalConv1dGpuOffsets, ThatLieTouchNothingElse) {
-  if (!have_gpu()) GTEST_SKIP() << "no GPU: " << why_no_gpu();
+  if (!have_gpu()) GTEST_SKIP() << why_no_test_gpu();
   CausalConv1dSample sample(
       Case{.batch = 1, .length = 40, .initial = true, .offsets = {-5, 12, 7, 1000, 3, INT64_MAX}});
   run(sample);

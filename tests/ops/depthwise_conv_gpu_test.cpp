@@ -34,7 +34,7 @@ void run(DepthwiseConvSample& s) {
 
 class DepthwiseConvGpu : public ::testing::TestWithParam<Case> {
   void SetUp() override {
-    if (!have_gpu()) GTEST_SKIP() << "no GPU: " << why_no_gpu();
+    if (!have_gpu()) GTEST_SKIP() << why_no_test_gpu();
   }
 };
 

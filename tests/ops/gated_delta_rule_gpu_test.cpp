@@ -23,7 +23,7 @@ constexpr DType kBf16 = DType::kBFloat16, kFp16 = DType::kFloat16;
 
 class GatedDeltaRuleGpu : public ::testing::TestWithParam<Case> {
   void SetUp() override {
-    if (!have_gpu()) GTEST_SKIP() << "no GPU: " << why_no_gpu();
+    if (!have_gpu()) GTEST_SKIP() << why_no_test_gpu();
   }
 };
 
@@ -409,7 +409,7 @@ INSTANTIATE_TEST_SUITE_P(ManyKeys, GatedDeltaRuleAmpereGpu, ::testing::ValuesIn(
 
 // Blocks share walks: what one hands to the next are the bits that it would have gone on with.
 TEST(GatedDeltaRuleSharedWalksGpu, AgreeWithReferenceAndWholeOnes) {
-  if (!have_gpu()) GTEST_SKIP() << "no GPU: " << why_no_gpu();
+  if (!have_gpu()) GTEST_SKIP() << why_no_test_gpu();
   const Case three = {.batch = 3,
                       .length = 330,
                       .heads = 1,
@@ -616,7 +616,7 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{.batch = 0, .initial = true, .gate = true}));
 
 TEST(GatedDeltaRuleGpuOperator, UnnormalisedKeysWithStrongGatesStayFinite) {
-  if (!have_gpu()) GTEST_SKIP() << "no GPU: " << why_no_gpu();
+  if (!have_gpu()) GTEST_SKIP() << why_no_test_gpu();
   for (const DType type : {DType::kFloat32, kBf16}) {
     GatedDeltaRuleSample s({.batch = 4,
                             .length = 256,
@@ -644,7 +644,7 @@ TEST(GatedDeltaRuleGpuOperator, UnnormalisedKeysWithStrongGatesStayFinite) {
 }
 
 TEST(GatedDeltaRuleGpuOperator, GateOfMinusInfinityForgets) {
-  if (!have_gpu()) GTEST_SKIP() << "no GPU: " << why_no_gpu();
+  if (!have_gpu()) GTEST_SKIP() << why_no_test_gpu();
   const Case small{.batch = 1, .length = 40, .heads = 1, .value_heads = 1, .mode = Mode::kChunk};
   Case recurrent = small, half = small, recording = small;
   recurrent.mode = Mode::kRecurrent;
@@ -669,7 +669,7 @@ TEST(GatedDeltaRuleGpuOperator, GateOfMinusInfinityForgets) {
 
 // Tokens of a step are sequences of one token; the third one's slot is not in the pool.
 TEST(GatedDeltaRuleGpuOperator, StepsAdvanceTheirSlots) {
-  if (!have_gpu()) GTEST_SKIP() << "no GPU: " << why_no_gpu();
+  if (!have_gpu()) GTEST_SKIP() << why_no_test_gpu();
   for (const Case& c :
        {Case{.batch = 5, .length = 1, .value_heads = 4, .K = 40, .V = 50, .initial = true},
         Case{.batch = 5,
@@ -737,7 +737,7 @@ TEST(GatedDeltaRuleGpuOperator, StepsAdvanceTheirSlots) {
 
 // Blocks that go round, as beyond the largest grid; no gradient of o.
 TEST(GatedDeltaRuleGpuOperator, BlocksTakeSeveralItems) {
-  if (!have_gpu()) GTEST_SKIP() << "no GPU: " << why_no_gpu();
+  if (!have_gpu()) GTEST_SKIP() << why_no_test_gpu();
   for (const Case& c : {Case{.length = 40, .mode = Mode::kChunk, .initial = true},
                         Case{.length = 70,
                         .heads = 1,
@@ -805,7 +805,7 @@ const Case kBlockCases[] = {
          .gate = true}};
 
 TEST_P(GatedDeltaRuleGpuGroups, BlocksTakeAllItems) {
-  if (!have_gpu()) GTEST_SKIP() << "no GPU: " << why_no_gpu();
+  if (!have_gpu()) GTEST_SKIP() << why_no_test_gpu();
   Case c = GetParam();
   c.mode = Mode::kChunk;
   GatedDeltaRuleSample aligned(c);
@@ -819,7 +819,7 @@ TEST_P(GatedDeltaRuleGpuGroups, BlocksTakeAllItems) {
 INSTANTIATE_TEST_SUITE_P(Blocks, GatedDeltaRuleGpuGroups, ::testing::ValuesIn(kBlockCases));
 
 TEST(GatedDeltaRuleGpuOperator, GradientsOfKeysThatNobodyWants) {
-  if (!have_gpu()) GTEST_SKIP() << "no GPU: " << why_no_gpu();
+  if (!have_gpu()) GTEST_SKIP() << why_no_test_gpu();
   for (const int64_t K : {72, 256})
     for (const int misalign : {0, 1}) {
       const Case c{.batch = 1,
@@ -849,7 +849,7 @@ TEST(GatedDeltaRuleGpuOperator, GradientsOfKeysThatNobodyWants) {
 
 // By every kernel that stores some: on the small device scans of warp groups make their records.
 TEST(GatedDeltaRuleGpuOperator, FinalStatesThatNobodyWants) {
-  if (!have_gpu()) GTEST_SKIP() << "no GPU: " << why_no_gpu();
+  if (!have_gpu()) GTEST_SKIP() << why_no_test_gpu();
   const Case groups = {.batch = 2,
                        .length = 70,
                        .heads = 1,
@@ -885,7 +885,7 @@ TEST(GatedDeltaRuleGpuOperator, FinalStatesThatNobodyWants) {
 
 // Two and four warps that share the state's columns, several parts of V, more value heads than blocks.
 TEST(GatedDeltaRuleGpuOperator, CutsOfTheStateAgree) {
-  if (!have_gpu()) GTEST_SKIP() << "no GPU: " << why_no_gpu();
+  if (!have_gpu()) GTEST_SKIP() << why_no_test_gpu();
   for (const Case& c :
        {Case{.batch = 34, .length = 3, .heads = 2, .value_heads = 4, .V = 64},
         Case{.batch = 17, .length = 3, .heads = 2, .value_heads = 4, .V = 40, .dtype = kBf16}}) {
@@ -899,7 +899,7 @@ TEST(GatedDeltaRuleGpuOperator, CutsOfTheStateAgree) {
 
 // A kernel that followed them would be caught by the address sanitizer, or on a GPU by memcheck.
 TEST(GatedDeltaRuleGpuBounds, ThatLieTouchNothingElse) {
-  if (!have_gpu()) GTEST_SKIP() << "no GPU: " << why_no_gpu();
+  if (!have_gpu()) GTEST_SKIP() << why_no_test_gpu();
   GatedDeltaRuleSample s(Case{.batch = 1,
                               .length = 40,
                               .bounds = {-5, 12, 7, 1000, 3, std::numeric_limits<int64_t>::max()},

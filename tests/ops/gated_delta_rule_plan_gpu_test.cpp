@@ -21,7 +21,7 @@ constexpr DType kBf16 = DType::kBFloat16, kFp16 = DType::kFloat16;
 // A backward pass that takes parts of the batch, and of sequences, one after the other, and finds the states of their
 // segments side by side.
 TEST(GatedDeltaRuleGpuPieces, AgreeWithReference) {
-  if (!have_gpu()) GTEST_SKIP() << "no GPU: " << why_no_gpu();
+  if (!have_gpu()) GTEST_SKIP() << why_no_test_gpu();
   struct Cut {
     Case c;
     GatedDeltaRulePiece piece;
@@ -89,7 +89,7 @@ TEST(GatedDeltaRuleGpuPieces, AgreeWithReference) {
 
 // Packed sequences, some heads after the others: the same bits, of the parameters' gradients, too.
 TEST(GatedDeltaRuleGpuPieces, OfPackedSequencesAreHeads) {
-  if (!have_gpu()) GTEST_SKIP() << "no GPU: " << why_no_gpu();
+  if (!have_gpu()) GTEST_SKIP() << why_no_test_gpu();
   const Case groups = {.batch = 1,
                        .length = 90,
                        .heads = 3,
@@ -159,7 +159,7 @@ TEST(GatedDeltaRuleGpuPieces, ExpectsWhatIsKeptAtAMultipleOf16Bytes) {
 class GatedDeltaRuleGpuSplit : public ::testing::TestWithParam<Case> {};
 
 TEST_P(GatedDeltaRuleGpuSplit, AgreesWithReference) {
-  if (!have_gpu()) GTEST_SKIP() << "no GPU: " << why_no_gpu();
+  if (!have_gpu()) GTEST_SKIP() << why_no_test_gpu();
   Case c = GetParam();
   c.mode = Mode::kChunk;
   const bool packed = !c.bounds.empty();
@@ -196,7 +196,7 @@ TEST_P(GatedDeltaRuleGpuSplit, AgreesWithReference) {
 }
 
 TEST_P(GatedDeltaRuleGpuSplit, ScansAtOnceGiveTheSameBits) {
-  if (!have_gpu()) GTEST_SKIP() << "no GPU: " << why_no_gpu();
+  if (!have_gpu()) GTEST_SKIP() << why_no_test_gpu();
   Case c = GetParam();
   c.mode = Mode::kChunk;
   std::vector<GatedDeltaRulePiece> pieces = {{c.batch, c.length, 64, true}};
@@ -218,7 +218,7 @@ TEST_P(GatedDeltaRuleGpuSplit, ScansAtOnceGiveTheSameBits) {
 }
 
 TEST_P(GatedDeltaRuleGpuSplit, TakesTheFinalStateForTheInitialOne) {
-  if (!have_gpu()) GTEST_SKIP() << "no GPU: " << why_no_gpu();
+  if (!have_gpu()) GTEST_SKIP() << why_no_test_gpu();
   Case c = GetParam();
   c.mode = Mode::kChunk;
   c.initial = true;
@@ -232,7 +232,7 @@ TEST_P(GatedDeltaRuleGpuSplit, TakesTheFinalStateForTheInitialOne) {
 }
 
 TEST_P(GatedDeltaRuleGpuSplit, RepeatsBitByBit) {
-  if (!have_gpu()) GTEST_SKIP() << "no GPU: " << why_no_gpu();
+  if (!have_gpu()) GTEST_SKIP() << why_no_test_gpu();
   Case c = GetParam();
   c.mode = Mode::kChunk;
   const GatedDeltaRulePiece piece = {c.batch, c.length, 64, true};
@@ -653,7 +653,7 @@ TEST(GatedDeltaRuleGpuPlan, FillsTheDevice) {
 
 // Where multiprocessors would be idle the value heads of a chunk are several blocks', which need not have as many each.
 TEST(GatedDeltaRuleGpuRecords, BlocksShareValueHeads) {
-  if (!have_gpu()) GTEST_SKIP() << "no GPU: " << why_no_gpu();
+  if (!have_gpu()) GTEST_SKIP() << why_no_test_gpu();
   const Case few{.batch = 1, .length = 70, .heads = 2, .value_heads = 6, .K = 24, .V = 40};
   Case half = few;
   half.dtype = kBf16;

@@ -35,7 +35,7 @@ void run(LayerNormSample& s) {
 
 class LayerNormGpu : public ::testing::TestWithParam<Case> {
   void SetUp() override {
-    if (!have_gpu()) GTEST_SKIP() << "no GPU: " << why_no_gpu();
+    if (!have_gpu()) GTEST_SKIP() << why_no_test_gpu();
   }
 };
 

@@ -25,7 +25,7 @@ struct SumCase {
 class OrderedSumsGpu : public ::testing::TestWithParam<SumCase> {};
 
 TEST_P(OrderedSumsGpu, AreTheSums) {
-  if (!have_gpu()) GTEST_SKIP() << "no GPU: " << why_no_gpu();
+  if (!have_gpu()) GTEST_SKIP() << why_no_test_gpu();
   const SumCase& c = GetParam();
   std::mt19937_64 random(7);
   const int64_t count = c.shape.elements();

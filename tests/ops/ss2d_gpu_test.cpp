@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <utility>
 
 #include "linescan/base/error.h"
@@ -107,10 +108,20 @@ Gpu narrow_gpu() {
   return gpu;
 }
 
+void expect_same_bits(const Sample& one, const Sample& other) {
+  EXPECT_EQ(one.out.bytes(), other.out.bytes());
+  EXPECT_EQ(one.gx.bytes(), other.gx.bytes());
+  EXPECT_EQ(one.gprojection.bytes(), other.gprojection.bytes());
+  EXPECT_EQ(one.gdt_weight.bytes(), other.gdt_weight.bytes());
+  EXPECT_EQ(one.gdt_bias.bytes(), other.gdt_bias.bytes());
+  EXPECT_EQ(one.gA_log.bytes(), other.gA_log.bytes());
+  EXPECT_EQ(one.gD.bytes(), other.gD.bytes());
+}
+
 class Ss2dGpu : public ::testing::TestWithParam<Case> {
  protected:
   void SetUp() override {
-    if (!have_gpu()) GTEST_SKIP() << "no GPU: " << why_no_gpu();
+    if (!have_gpu()) GTEST_SKIP() << why_no_test_gpu();
   }
   void expect_right(const Gpu& gpu) {
     const Sample::Expected expected = Sample(GetParam()).expected();
@@ -123,6 +134,11 @@ class Ss2dGpu : public ::testing::TestWithParam<Case> {
     Sample sample(GetParam());
     if (keep_states && gpu_kept_states(size_of(sample.problem)) == 0) return;
     run_on_gpu(sample, gpu, keep_states);
+    if (repeats()) {
+      Sample again(GetParam());
+      run_on_gpu(again, gpu, keep_states);
+      expect_same_bits(sample, again);
+    }
     const bool rounded_states = gpu_keeps_halves(size_of(sample.problem));
     const auto judged = [&](double bound, bool rounded_sums) {
       std::vector<NamedVerdict> verdicts = sample.judge(expected, bound);
@@ -313,7 +329,7 @@ class Ss2dGpuProducts : public ::testing::TestWithParam<ProductsCase> {};
 
 TEST_P(Ss2dGpuProducts, AgreeWithReference) {
   const auto& [channels, rank, at_once, products, shared_limit] = GetParam();
-  if (!have_gpu()) GTEST_SKIP() << "no GPU: " << why_no_gpu();
+  if (!have_gpu()) GTEST_SKIP() << why_no_test_gpu();
   Gpu gpu = narrow_gpu();
   if (gpu.shared_per_block < shared_limit) GTEST_SKIP() << "too little shared memory a block";
   gpu.shared_per_block = shared_limit;
@@ -599,8 +615,28 @@ INSTANTIATE_TEST_SUITE_P(LargePlanes, Ss2dGpu,
                                                 .rank = 2,
                                                 .dtype = DType::kFloat16}));
 
+#ifndef LINESCAN_CUDA_ON_CPU
+// For which the emulator has not the time: the first stage of a network for images of 2048 pixels, and with several states.
+INSTANTIATE_TEST_SUITE_P(
+    PlanesOf512, Ss2dGpu,
+    ::testing::Values(Case{.batch = 1,
+                           .channels = 2,
+                           .height = 512,
+                           .width = 512,
+                           .rank = 6,
+                           .dtype = DType::kBFloat16},
+                      Case{.batch = 1, .channels = 2, .height = 512, .width = 512, .rank = 2},
+                      Case{.batch = 1,
+                           .channels = 2,
+                           .height = 512,
+                           .width = 512,
+                           .states = 2,
+                           .rank = 2,
+                           .dtype = DType::kFloat16}));
+#endif
+
 TEST(Ss2dGpuOperator, SlicesOfTheBatchGiveTheSameBits) {
-  if (!have_gpu()) GTEST_SKIP() << "no GPU: " << why_no_gpu();
+  if (!have_gpu()) GTEST_SKIP() << why_no_test_gpu();
   for (const bool keep_states : {false, true}) {
     const Case c{.batch = 3,
                  .channels = 2,
@@ -621,7 +657,7 @@ TEST(Ss2dGpuOperator, SlicesOfTheBatchGiveTheSameBits) {
 // Of several states, whose backward pass may have projections of a slice at a time: on chip and by stored products, and by the
 // general kernels.
 TEST(Ss2dGpuOperator, ProjectionsOfSlicesGiveTheSameBits) {
-  if (!have_gpu()) GTEST_SKIP() << "no GPU: " << why_no_gpu();
+  if (!have_gpu()) GTEST_SKIP() << why_no_test_gpu();
   for (const int64_t rank : {6, 12})
     for (const int misalign : {0, 1})
       for (const int64_t slice : {1, 2, 5}) {
@@ -648,7 +684,7 @@ TEST(Ss2dGpuOperator, ProjectionsOfSlicesGiveTheSameBits) {
 // Parameters' gradients are added up slice by slice: with delta's gradient multiplied on the chip and stored, by
 // the general kernel in the packed ones' workspace, on planes of one tile and of several.
 TEST(Ss2dGpuOperator, SlicesOfTheBatchAddUp) {
-  if (!have_gpu()) GTEST_SKIP() << "no GPU: " << why_no_gpu();
+  if (!have_gpu()) GTEST_SKIP() << why_no_test_gpu();
   const auto expect_sum = [](const Case& c, int64_t slice, const Gpu& gpu) {
     SCOPED_TRACE(::testing::Message() << c << " misalign " << c.misalign << " slice " << slice
                                       << " shared memory " << gpu.shared_per_block);
@@ -674,7 +710,7 @@ TEST(Ss2dGpuOperator, SlicesOfTheBatchAddUp) {
 
 // What one kind of kernels keeps on a plane of tiles, the other one reads.
 TEST(Ss2dGpuOperator, KeptStatesAreTheSameForAllKernels) {
-  if (!have_gpu()) GTEST_SKIP() << "no GPU: " << why_no_gpu();
+  if (!have_gpu()) GTEST_SKIP() << why_no_test_gpu();
   for (const bool packed_forward : {true, false}) {
     SCOPED_TRACE(packed_forward);
     Sample sample(Case{.batch = 1,
@@ -698,21 +734,75 @@ TEST(Ss2dGpuOperator, KeptStatesAreTheSameForAllKernels) {
 }
 
 TEST(Ss2dGpuOperator, TwoRunsGiveTheSameBits) {
-  if (!have_gpu()) GTEST_SKIP() << "no GPU: " << why_no_gpu();
+  if (!have_gpu()) GTEST_SKIP() << why_no_test_gpu();
   const Case c{
       .batch = 3, .channels = 40, .height = 20, .width = 21, .rank = 6, .dtype = DType::kBFloat16};
   Sample first(c), second(c);
   run_on_gpu(first);
   run_on_gpu(second);
-  EXPECT_EQ(first.out.bytes(), second.out.bytes());
-  EXPECT_EQ(first.gx.bytes(), second.gx.bytes());
-  EXPECT_EQ(first.gprojection.bytes(), second.gprojection.bytes());
-  EXPECT_EQ(first.gdt_weight.bytes(), second.gdt_weight.bytes());
-  EXPECT_EQ(first.gA_log.bytes(), second.gA_log.bytes());
+  expect_same_bits(first, second);
+}
+
+// A number that is none, in x, in a record's dts or in a state's rate, spoils what it reaches and nothing else: its channel, or all
+// channels of its image. On one tile and on several, with one state and with two.
+TEST(Ss2dGpuOperator, NotFiniteInputStaysInItsChannelOrImage) {
+  if (!have_gpu()) GTEST_SKIP() << why_no_test_gpu();
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16})
+    for (const int64_t states : {1, 2})
+      for (const bool tiles : {false, true}) {
+        const Case c{.batch = 2,
+                     .channels = 18,
+                     .height = 9,
+                     .width = 16,
+                     .states = states,
+                     .rank = 6,
+                     .dtype = dtype};
+        SCOPED_TRACE(::testing::Message() << c << " tiles " << tiles);
+        const Gpu gpu = tiles ? small_gpu(gpu_line_route_bytes(8)) : test_gpu();
+        Sample clean(c), of_x(c), of_dts(c), of_rate(c);
+        of_x.x.set(0, 3, 4, 5, NAN);
+        of_dts.projection.set(1, 30, c.rank + 2 * states + 1, 0, INFINITY);  // of the second route
+        of_rate.A_log.set(7, 0, 0, 0, NAN);
+        for (Sample* sample : {&clean, &of_x, &of_dts, &of_rate}) run_on_gpu(*sample, gpu);
+        for_each_index(clean.out.view().shape, [&](int64_t b, int64_t d, int64_t i, int64_t j) {
+          const auto same = [&](const Sample& other, bool reached) {
+            if (reached) return;
+            EXPECT_EQ(read_element(other.out.view(), b, d, i, j),
+                      read_element(clean.out.view(), b, d, i, j));
+            EXPECT_EQ(read_element(other.gx.view(), b, d, i, j),
+                      read_element(clean.gx.view(), b, d, i, j));
+          };
+          same(of_x, b == 0 && d == 3);
+          same(of_dts, b == 1);
+          same(of_rate, d == 7);
+        });
+        EXPECT_TRUE(std::isnan(read_element(of_x.out.view(), 0, 3, 4, 5)));
+        EXPECT_TRUE(std::isnan(read_element(of_rate.out.view(), 1, 7, 8, 15)));
+      }
+}
+
+// As many routes as there may be, each over all of a small plane.
+TEST(Ss2dGpuOperator, AsManyRoutesAsThereMayBeAgreeWithReference) {
+  if (!have_gpu()) GTEST_SKIP() << why_no_test_gpu();
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    Case c{.batch = 1,
+           .channels = 2,
+           .height = 2,
+           .width = 3,
+           .rank = 2,
+           .routes = {},
+           .dtype = dtype,
+           .out_dtype = DType::kFloat32};
+    for (int64_t k = 0; k < kGpuMaxRoutes; ++k) c.routes.push_back(k % 16);
+    SCOPED_TRACE(name_of(dtype));
+    Sample sample(c);
+    run_on_gpu(sample);
+    expect_passed(sample.judge(ss2d_rounded_bound(dtype)));
+  }
 }
 
 TEST(Ss2dGpuOperator, TakesGradientsThatAreWiderThanPlanned) {
-  if (!have_gpu()) GTEST_SKIP() << "no GPU: " << why_no_gpu();
+  if (!have_gpu()) GTEST_SKIP() << why_no_test_gpu();
   const Case c{.channels = 24,
                .height = 28,
                .width = 30,
@@ -725,7 +815,7 @@ TEST(Ss2dGpuOperator, TakesGradientsThatAreWiderThanPlanned) {
 }
 
 TEST(Ss2dGpuOperator, NoImagesGiveEmptyResultsAndZeroGradients) {
-  if (!have_gpu()) GTEST_SKIP() << "no GPU: " << why_no_gpu();
+  if (!have_gpu()) GTEST_SKIP() << why_no_test_gpu();
   Sample none(Case{.batch = 0});
   run_on_gpu(none);
   EXPECT_EQ(read_element(none.gA_log.view(), 3, 0), 0);
@@ -733,7 +823,7 @@ TEST(Ss2dGpuOperator, NoImagesGiveEmptyResultsAndZeroGradients) {
 }
 
 TEST(Ss2dGpuOperator, NoPixelsOrChannelsGiveZeroGradients) {
-  if (!have_gpu()) GTEST_SKIP() << "no GPU: " << why_no_gpu();
+  if (!have_gpu()) GTEST_SKIP() << why_no_test_gpu();
   for (const int64_t rank : {6, 24}) {
     const Case c{.channels = 16, .height = 5, .width = 5, .rank = rank, .dtype = DType::kBFloat16};
     Case flat = c, narrow = c, empty = c;

@@ -4,7 +4,6 @@ with all the others, have the bits that they have alone. Skipped without a GPU o
 import pytest
 from support import HAS_CUDA, ops, torch
 
-ENDS = slice(0, 2), slice(-2, None)  # of the batch, each computed alone
 LIMIT = 2**31
 
 
@@ -15,17 +14,19 @@ def free_bytes():
 pytestmark = pytest.mark.skipif(free_bytes() < 70 << 30, reason="no GPU with 70 GiB of free memory")
 
 
-def run(operator, batch_first, shared=()):
-    """Results and gradients for all, then for the ends: [(whole, alone)] of what has a batch."""
+def run(operator, batch_first, shared=(), count=2):
+    """Results and gradients for all, then for so many at either end: [(whole, alone)] of what has a batch. Fewer
+    may have kernels of their own, or blocks whose sums are rounded otherwise."""
+    ends = slice(0, count), slice(-count, None)
     tensors = [t.requires_grad_() for t in batch_first]
 
     def results(inputs):
         out = operator(*inputs, *shared)
         return [out.detach(), *torch.autograd.grad(out, inputs, torch.ones_like(out))]
 
-    whole = [[t[end].clone() for end in ENDS] for t in results(tensors)]
+    whole = [[t[end].clone() for end in ends] for t in results(tensors)]
     alone = zip(*(results([t.detach()[end].clone().requires_grad_() for t in tensors])
-                  for end in ENDS))
+                  for end in ends))
     return [pair for of_whole, of_alone in zip(whole, alone) for pair in zip(of_whole, of_alone)]
 
 
@@ -40,28 +41,43 @@ def expect_equal_bits(pairs):
     torch.cuda.empty_cache()
 
 
-@pytest.mark.parametrize("batch,channels,side", [(7200, 96, 56), (12, 128, 1200)])
-def test_ss2d(batch, channels, side):
+# Planes of one tile, of several, small ones of which a lane has its own; several states, on chip and by scans; the general kernels.
+@pytest.mark.parametrize("batch,channels,side,states,dtype", [
+    (7200, 96, 56, 1, torch.bfloat16), (12, 128, 1200, 1, torch.bfloat16),
+    (115000, 384, 7, 1, torch.bfloat16), (14400, 192, 28, 4, torch.bfloat16),
+    (7200, 96, 56, 1, torch.float32)])
+def test_ss2d(batch, channels, side, states, dtype):
     assert batch * channels * side * side > LIMIT
-    x = random(batch, side, side, channels).permute(0, 3, 1, 2)
-    shared = [random(4, 10, channels, low=-0.1, high=0.1), None, random(4, channels, 8),
+    x = random(batch, side, side, channels, dtype=dtype).permute(0, 3, 1, 2)
+    shared = [random(4, 8 + 2 * states, channels, low=-0.1, high=0.1, dtype=dtype), None,
+              random(4, channels, 8, dtype=dtype),
               random(4, channels, dtype=torch.float32, low=-4.0, high=-2.0),
-              random(4 * channels, 1, dtype=torch.float32), random(4 * channels, dtype=torch.float32),
-              [0, 1, 6, 7]]
-    expect_equal_bits(run(ops.ss2d, [x], shared))
+              random(4 * channels, states, dtype=torch.float32),
+              random(4 * channels, dtype=torch.float32), [0, 1, 6, 7]]
+    expect_equal_bits(run(ops.ss2d, [x], shared, 2 if side > 1000 else 600))
 
 
-def test_selective_scan():
-    batch, channels, length, states = 70000, 4, 7700, 1
+# Rows that are long, that a warp has as a whole, that a lane has; several states: walkers and lanes that divide them; a step's channels
+# side by side.
+@pytest.mark.parametrize("batch,channels,length,states,channels_last", [
+    (70000, 4, 7700, 1, False), (28600, 384, 196, 1, False), (115000, 384, 49, 1, False),
+    (28600, 384, 196, 16, False), (14300, 384, 400, 64, False), (28600, 384, 196, 16, True)])
+def test_selective_scan(batch, channels, length, states, channels_last):
     assert batch * channels * length > LIMIT and batch * channels > 65535
-    data = [random(batch, channels, length) for _ in range(2)]
+
+    def draw():
+        if channels_last:
+            return random(batch, length, channels).transpose(1, 2)
+        return random(batch, channels, length)
+
+    data = [draw() for _ in range(2)]
     factors = [random(batch, 1, states, length) for _ in range(2)]
     A = random(channels, states, dtype=torch.float32, low=-1.0, high=-0.1)
 
     def scan(u, delta, B, C):
         return ops.selective_scan(u, delta, A, B, C, delta_softplus=True)[0]
 
-    expect_equal_bits(run(scan, data + factors))
+    expect_equal_bits(run(scan, data + factors, count=2 if length > 1000 else batch // 2))
 
 
 def test_layer_norm_and_depthwise_conv():

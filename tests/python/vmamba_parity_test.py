@@ -19,6 +19,9 @@ from tensor_file import read_tensors, write_tensors  # noqa: E402
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PROGRAM = os.environ.get("LINESCAN_PROGRAM", str(ROOT / "build/release/bin/linescan"))
 
+KERNELS = pathlib.Path(PROGRAM).parents[1] / "lib/liblinescan_torch_cuda.so"
+needs_gpu = pytest.mark.skipif(not (torch.cuda.is_available() and KERNELS.exists()), reason="no GPU")
+
 # What is changed from plain_vmamba.DEFAULTS, and the authors' name of it where there is one.
 NETWORKS = {
     "v05_noz": dict(),
@@ -120,6 +123,12 @@ def test_double_precision(name, tmp_path):
 @pytest.mark.parametrize("name", ["v05_noz", "v0"])
 def test_single_precision(name, tmp_path):
     compare(tmp_path, NETWORKS[name], torch.float32, 2e-4, [])
+
+
+@needs_gpu
+@pytest.mark.parametrize("name", ["v05_noz", "v05", "v051d_noz", "v0"])
+def test_single_precision_on_a_gpu(name, tmp_path):
+    compare(tmp_path, NETWORKS[name], torch.float32, 5e-4, ["--device", "cuda"])
 
 
 @pytest.mark.parametrize("name", ["v05_noz", "v0", "v052dc_noz"])

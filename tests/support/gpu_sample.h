@@ -6,8 +6,10 @@
 #include <cuda_runtime.h>
 #endif
 
+#include <cstdlib>
 #include <cstring>
 #include <stdexcept>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -18,7 +20,9 @@ namespace linescan::testing {
 
 #ifdef LINESCAN_CUDA_ON_CPU
 
+inline std::string why_no_test_gpu() { return ""; }
 inline bool have_gpu() { return true; }
+inline bool repeats() { return false; }  // for the time
 inline const Gpu& test_gpu() { return find_gpu("h100"); }
 
 class GpuTensors {
@@ -32,7 +36,15 @@ inline void copy_on_gpu(void* to, const void* from, int64_t bytes) { std::memcpy
 
 #else
 
-inline bool have_gpu() { return !gpus().empty(); }
+// Empty if there is a GPU that this build has code for.
+inline std::string why_no_test_gpu() {
+  if (gpus().empty()) return "no GPU: " + why_no_gpu();
+  const CodeAnswer code = code_for(gpus().front());
+  return code.runs ? "" : gpus().front().name + ": " + code.text;
+}
+inline bool have_gpu() { return why_no_test_gpu().empty(); }
+// Whether cases run twice, to the same bits. Not for tools that slow kernels down and look for something else.
+inline bool repeats() { return std::getenv("LINESCAN_TEST_ONCE") == nullptr; }
 inline const Gpu& test_gpu() { return gpus().front(); }
 
 inline void expect_cuda(cudaError_t error) {

@@ -13,6 +13,7 @@
 #include "linescan/train/dataset.h"
 #include "linescan/train/doctor/doctor.h"
 #include "linescan/train/evaluate.h"
+#include "linescan/train/predict.h"
 #include "linescan/train/session.h"
 #include "tests/support/gpu_test.h"
 #include "tests/train/tiny_run.h"
@@ -81,6 +82,35 @@ TEST_F(GpuTraining, ACheckpointIsUsedOnBothDevices) {
                     ->top1;
   }
   EXPECT_NEAR(top1[0], top1[1], 0.05);
+}
+
+// Batches before the graph, those that it runs, and the last one of fewer images; a second graph after a change of the weights.
+TEST_F(GpuTraining, RecordedBatchesArePredictedLikePlainOnes) {
+  train(options({{"epochs", "2"}}), "run");
+  const Dataset data = load_dataset((folder_.path() / "tiny").string());
+  for (const char* precision : {"fp32", "bf16"}) {
+    const Compute compute = open_compute("cuda", precision);
+    TrainedModel model = load_trained(find_checkpoint(run_folder("run"), "best"), compute.device);
+    model.network->eval();
+    const BatchAssembler assembler(model.normalisation);
+    Predictor predictor(*model.network, compute), plain(*model.network, compute, false);
+    const auto expect_same = [&](int64_t first, int64_t count, bool replayed) {
+      EXPECT_EQ(predictor.log_probabilities(data.test, first, count, assembler),
+                plain.log_probabilities(data.test, first, count, assembler))
+          << first;
+      EXPECT_EQ(predictor.replayed(), replayed) << first;
+      EXPECT_FALSE(plain.replayed());
+    };
+    ASSERT_GE(data.test.count, 7);
+    for (int64_t batch = 0; batch < 3; ++batch) expect_same(batch, 2, false);
+    for (int64_t batch = 3; batch < 6; ++batch) expect_same(batch, 2, true);
+    expect_same(6, 1, false);
+    {
+      const torch::NoGradGuard no_grad;
+      for (at::Tensor& parameter : model.network->parameters()) parameter.mul_(1.01);
+    }
+    expect_same(0, 2, true);
+  }
 }
 
 TEST_F(GpuTraining, ARunGoesOnOnTheOtherDevice) {

@@ -15,6 +15,7 @@ Tracked silu_slope(Tracked x) {
 // One row of the problem: a (batch, channel) pair, its inputs as functions of time and state.
 struct Row {
   const SelectiveScanProblem& p;
+  double softplus_size;
   SelectiveScanSize size = size_of(p);
   int64_t b, c;
   int64_t group = c / (size.channels / size.groups);
@@ -24,7 +25,11 @@ struct Row {
     if (p.delta_bias) x += Tracked(read_element(p.delta_bias, c));
     return x;
   }
-  Tracked dt(int64_t t) const { return p.delta_softplus ? softplus(raw_delta(t)) : raw_delta(t); }
+  Tracked dt(int64_t t) const {
+    if (!p.delta_softplus) return raw_delta(t);
+    const Tracked exact = softplus(raw_delta(t));
+    return {exact.value, exact.size + softplus_size};
+  }
   Tracked u(int64_t t) const { return read_element(p.u, b, c, t); }
   Tracked A(int64_t n) const { return read_element(p.A, c, n); }
   Tracked B(int64_t n, int64_t t) const { return factor(p.B, size.constant_B, n, t); }
@@ -64,7 +69,7 @@ void scan(const Row& row, std::vector<Tracked>& h, std::vector<Tracked>& y) {
 
 }  // namespace
 
-SelectiveScanJudge reference_forward(const SelectiveScanProblem& problem) {
+SelectiveScanJudge reference_forward(const SelectiveScanProblem& problem, double softplus_size) {
   const SelectiveScanSize size = size_of(problem);
   SelectiveScanJudge result;
   result.out = Judged({size.batch, size.channels, size.length});
@@ -72,7 +77,7 @@ SelectiveScanJudge reference_forward(const SelectiveScanProblem& problem) {
   std::vector<Tracked> h, y;
   for (int64_t b = 0; b < size.batch; ++b)
     for (int64_t c = 0; c < size.channels; ++c) {
-      const Row row{.p = problem, .b = b, .c = c};
+      const Row row{.p = problem, .softplus_size = softplus_size, .b = b, .c = c};
       scan(row, h, y);
       const int64_t index = b * size.channels + c;
       for (int64_t t = 0; t < size.length; ++t)
@@ -84,7 +89,8 @@ SelectiveScanJudge reference_forward(const SelectiveScanProblem& problem) {
 }
 
 SelectiveScanJudge reference_backward(const SelectiveScanProblem& problem,
-                                      const SelectiveScanGradients& gradients) {
+                                      const SelectiveScanGradients& gradients,
+                                      double softplus_size) {
   const SelectiveScanSize size = size_of(problem);
   const Shape sequence{size.batch, size.channels, size.length};
   SelectiveScanJudge result;
@@ -98,7 +104,7 @@ SelectiveScanJudge reference_backward(const SelectiveScanProblem& problem,
   std::vector<Tracked> h, y, gh;
   for (int64_t b = 0; b < size.batch; ++b)
     for (int64_t c = 0; c < size.channels; ++c) {
-      const Row row{.p = problem, .b = b, .c = c};
+      const Row row{.p = problem, .softplus_size = softplus_size, .b = b, .c = c};
       scan(row, h, y);
       const int64_t states = size.states, index = b * size.channels + c;
       // gh[n]: what arrives at h[t, n] from the right.

@@ -78,8 +78,10 @@ struct SelectiveScanJudge {
   Judged out, last_state;                                     // forward
   Judged u, delta, A, B, C, D, delta_bias, z, initial_state;  // backward
 };
-SelectiveScanJudge reference_forward(const SelectiveScanProblem& problem);
+// softplus_size: by how much the size of every softplus is larger, for kernels whose softplus has an absolute error.
+SelectiveScanJudge reference_forward(const SelectiveScanProblem& problem, double softplus_size = 0);
 SelectiveScanJudge reference_backward(const SelectiveScanProblem& problem,
-                                      const SelectiveScanGradients& gradients);
+                                      const SelectiveScanGradients& gradients,
+                                      double softplus_size = 0);
 
 }  // namespace linescan

@@ -63,7 +63,15 @@ if [[ -z $cpu_only ]]; then
     echo "  training on the CPU: $obstacle"
   fi
 fi
-if [[ $preset == cuda ]]; then set_up cuda; else set_up slim; fi
+if [[ $preset == cuda ]]; then
+  set_up cuda
+  if ! install_nvcc; then
+    echo "  training on the CPU: nvcc 13 is not here and could not be installed"
+    preset=release device=cpu targets=(linescan_program)
+  fi
+else
+  set_up slim
+fi
 
 echo "[2/5] build"
 run_step "configure" configure

@@ -181,10 +181,15 @@ find_sanitizer() {
   return 1
 }
 
-set_up_nvcc() {
+# Sets nvcc as find_nvcc does, installing it if need be; fails if it cannot be installed.
+install_nvcc() {
   find_nvcc && return
   run_step "nvcc 13 (from PyPI)" pip_install --no-deps "${nvcc_wheels[@]}"
-  ((step_status == 0)) && find_nvcc || fail "pip could not install nvcc into $environment"
+  ((step_status == 0)) && find_nvcc
+}
+
+set_up_nvcc() {
+  install_nvcc || fail "pip could not install nvcc into $environment"
 }
 
 set_up_sanitizer() {
@@ -251,7 +256,6 @@ set_up() {
       find_torch "$mode" || fail "$environment has no usable torch; delete the folder and try again"
     fi
   fi
-  [[ $mode != cuda ]] || set_up_nvcc
   echo "  torch $torch_version of $torch_python"
 }
 
@@ -260,7 +264,8 @@ if [[ ${BASH_SOURCE[0]} == "$0" ]]; then
   cd "$(dirname "$0")/.."
   . tools/steps.sh
   case ${1:-} in
-    slim | cuda | full) set_up "$1" ;;
+    slim | full) set_up "$1" ;;
+    cuda) set_up cuda; set_up_nvcc ;;
     *) sed -n '4,6s/^# *//p' "$0"; exit 2 ;;
   esac
 fi

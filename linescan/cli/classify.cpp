@@ -61,6 +61,7 @@ void classify(const ClassifyOptions& options) {
   const Compute compute = options.compute.open();
   TrainedModel model = load_trained(find_checkpoint(options.folder, "best"), compute.device);
   const BatchAssembler assembler(model.normalisation);
+  Predictor predictor(*model.network, compute);
   nlohmann::json document = nlohmann::json::array();
   for (const std::filesystem::path& file : files) {
     ImageSet one;
@@ -68,8 +69,7 @@ void classify(const ClassifyOptions& options) {
     one.height = model.height;
     one.width = model.width;
     append_picture(&one, read_image(file));
-    const std::vector<float> scores =
-        log_probabilities(*model.network, one, 0, 1, assembler, compute);
+    const std::vector<float> scores = predictor.log_probabilities(one, 0, 1, assembler);
     const std::vector<Label> labels =
         likeliest(scores.data(), scores.size(), options.top_k, model.classes);
     if (!options.json) {

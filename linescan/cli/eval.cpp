@@ -95,8 +95,9 @@ void eval_sequences(const EvalOptions& options, const std::filesystem::path& che
   Network network = task.make_network();
   load_trained_weights(checkpoint, *network.module);
   network.module->to(compute.device);
-  const Evaluation evaluation =
-      *task.evaluate(network, Split::kTest, {.batch = config.recipe.batch, .compute = compute});
+  const Evaluation evaluation = *task.evaluate(
+      network, Split::kTest,
+      {.batch = config.recipe.batch, .compute = compute, .graph = config.recipe.graph});
   if (options.json)
     print_json(task.document(evaluation));
   else

@@ -43,6 +43,7 @@ std::optional<Evaluation> evaluate(ImageNetworkImpl& network, const ImageSet& im
                                    const BatchAssembler& assembler,
                                    const EvaluationSettings& settings) {
   const EvaluationMode mode(network);
+  Predictor predictor(network, settings.compute, settings.graph);
   Evaluation evaluation;
   evaluation.examples = images.count;
   Tally tally{&evaluation};
@@ -50,7 +51,7 @@ std::optional<Evaluation> evaluate(ImageNetworkImpl& network, const ImageSet& im
     if (settings.stop && settings.stop()) return std::nullopt;
     const int64_t count = std::min(settings.batch, images.count - first);
     const std::vector<float> scores =
-        log_probabilities(network, images, first, count, assembler, settings.compute);
+        predictor.log_probabilities(images, first, count, assembler);
     const std::size_t classes = scores.size() / count;
     evaluation.confusion.resize(classes, std::vector<int64_t>(classes));
     for (int64_t i = 0; i < count; ++i) {

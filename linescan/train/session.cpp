@@ -48,9 +48,12 @@ std::optional<double> conclude(const fs::path& run, const RunConfig& config, con
   load_trained_weights(find_checkpoint(run, "best"), *best.module);
   best.module->to(compute.device);
   const auto stop = [&] { return hooks.stop_signal != nullptr && hooks.stop_signal->load() != 0; };
-  const auto evaluation = task.evaluate(
-      best, Split::kTest,
-      {.batch = config.recipe.batch, .mistakes = kGallery, .stop = stop, .compute = compute});
+  const auto evaluation = task.evaluate(best, Split::kTest,
+                                        {.batch = config.recipe.batch,
+                                         .mistakes = kGallery,
+                                         .stop = stop,
+                                         .compute = compute,
+                                         .graph = config.recipe.graph});
   if (!evaluation) return std::nullopt;
   const auto examples = static_cast<double>(state.step * config.recipe.batch);
   write_json_file(run / "evaluation.json", task.document(*evaluation));

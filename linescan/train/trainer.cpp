@@ -266,8 +266,10 @@ bool Trainer::evaluate_held_out() {
     if (dog_) dog_->begin("evaluation after step", state_.step, Watchdog::Work::kOther);
     return stopped();
   };
-  const EvaluationSettings settings = {
-      .batch = config_.recipe.batch, .stop = stop, .compute = compute_};
+  const EvaluationSettings settings = {.batch = config_.recipe.batch,
+                                       .stop = stop,
+                                       .compute = compute_,
+                                       .graph = config_.recipe.graph};
   const auto plain = task_.evaluate(network_, Split::kHeldOut, settings);
   std::optional<Evaluation> averaged;
   if (plain && average_) averaged = task_.evaluate(averaged_, Split::kHeldOut, settings);

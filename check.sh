@@ -135,7 +135,7 @@ python_tests() {
 sanitize() {
   local cases='*Gpu*-*/??:*/???'
   [[ $1 != racecheck ]] ||
-    cases='*Gpu.*/?:*GpuPlans.Walkers*:*GpuPlans.*WholeRows*-*Layouts/Ss2d*:OneRoute/*:SeveralStates/*:*Planes*/*:LongRecords/*'
+    cases='*Gpu.*/?:*GpuPlans.Walkers*:*GpuPlans.*WholeRows*-*Layouts/Ss2d*:OneRoute/*:SeveralStates/*:*Planes*/*'
   LINESCAN_TEST_ONCE=1 "$compute_sanitizer" --tool "$1" --error-exitcode 1 build/cuda/bin/ops_gpu_test \
     --gtest_filter="$cases"
 }

@@ -147,15 +147,16 @@ install_environment() {
   environment_contents "$1" >"$environment_stamp"
 }
 
-# pip_install ARGUMENTS...: into .venv.
+# pip_install ARGUMENTS...: into .venv. Fails if pip does, also where the shell does not end at an error.
 pip_install() {
   [[ -x $environment/bin/python ]] || /usr/bin/python3 -m venv "$environment"
   # pip unpacks where TMPDIR says, and /tmp may be a small memory disk.
-  local scratch=$PWD/$environment/tmp
+  local scratch=$PWD/$environment/tmp status=0
   mkdir -p "$scratch"
   TMPDIR=$scratch "$environment/bin/python" -m pip install --disable-pip-version-check --no-input \
-    --progress-bar off "$@"
+    --progress-bar off "$@" || status=$?
   rm -rf "$scratch"
+  return "$status"
 }
 
 # cuda_tool NAME: prints the paths where that tool of CUDA may be: PATH, /usr/local/cuda, our wheels.

@@ -20,6 +20,9 @@ class RecordedWork {
   virtual void replay() = 0;
 };
 
+// Runs of some work before it is recorded: libraries choose their algorithms and allocate in these.
+inline constexpr int kRunsBeforeRecording = 3;
+
 class GpuRuntime {
  public:
   virtual ~GpuRuntime() = default;

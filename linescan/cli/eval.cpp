@@ -95,9 +95,8 @@ void eval_sequences(const EvalOptions& options, const std::filesystem::path& che
   Network network = task.make_network();
   load_trained_weights(checkpoint, *network.module);
   network.module->to(compute.device);
-  const Evaluation evaluation = *task.evaluate(
-      network, Split::kTest,
-      {.batch = config.recipe.batch, .compute = compute, .graph = config.recipe.graph});
+  const Evaluation evaluation =
+      *task.evaluate(network, Split::kTest, {.batch = config.recipe.batch, .compute = compute});
   if (options.json)
     print_json(task.document(evaluation));
   else
@@ -122,9 +121,9 @@ void eval(const EvalOptions& options) {
     if (options.json) print_json(written);
     return;
   }
-  const Evaluation evaluation =
-      *evaluate(*model.network, data.test, BatchAssembler(model.normalisation),
-                {.batch = model.config.recipe.batch, .compute = compute});
+  const Evaluation evaluation = *evaluate(
+      *model.network, data.test, BatchAssembler(model.normalisation),
+      {.batch = model.config.recipe.batch, .compute = compute, .graph = model.config.recipe.graph});
   if (options.json)
     print_json(to_json(evaluation));
   else

@@ -55,9 +55,8 @@ std::unique_ptr<RecordedWork> record(const Work& work, const Message& warn) {
 Timed on_gpu(const Compute& compute, const Repetition& repetition, const Work& work,
              const Work& before, const Message& warn) {
   constexpr int kAtOnce = 10;
-  constexpr int kBeforeRecording = 3;  // libraries choose their algorithms in these
   const int warmup =
-      repetition.graph ? std::max(repetition.warmup, kBeforeRecording) : repetition.warmup;
+      repetition.graph ? std::max(repetition.warmup, kRunsBeforeRecording) : repetition.warmup;
   GpuRuntime& runtime = gpu_runtime();
   const Work all = [&] {
     if (before) before();

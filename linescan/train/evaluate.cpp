@@ -50,8 +50,7 @@ std::optional<Evaluation> evaluate(ImageNetworkImpl& network, const ImageSet& im
   for (int64_t first = 0; first < images.count; first += settings.batch) {
     if (settings.stop && settings.stop()) return std::nullopt;
     const int64_t count = std::min(settings.batch, images.count - first);
-    const std::vector<float> scores =
-        predictor.log_probabilities(images, first, count, assembler);
+    const std::vector<float> scores = predictor.log_probabilities(images, first, count, assembler);
     const std::size_t classes = scores.size() / count;
     evaluation.confusion.resize(classes, std::vector<int64_t>(classes));
     for (int64_t i = 0; i < count; ++i) {

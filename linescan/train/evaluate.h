@@ -38,7 +38,7 @@ struct EvaluationSettings {
   int64_t mistakes = 0;             // how many to keep
   std::function<bool()> stop = {};  // asked before every batch
   Compute compute = {};             // where the network is
-  bool graph = true;                // on a GPU: batches as a recorded CUDA graph
+  bool graph = true;                // on a GPU: batches of images as a recorded CUDA graph
 };
 
 // Evaluation mode of a network for as long as the object lives.

@@ -8,12 +8,6 @@
 #include "linescan/base/error.h"
 
 namespace linescan {
-namespace {
-
-// Batches before recording: libraries choose their algorithms and allocate in these.
-constexpr int64_t kPlainBatches = 3;
-
-}  // namespace
 
 at::Tensor Predictor::forward(const at::Tensor& batch) const {
   const ComputeScope scope(compute_);
@@ -31,7 +25,7 @@ at::Tensor Predictor::record_or_run(const at::Tensor& batch) {
   } else {
     input_.copy_(batch, /*non_blocking=*/true);
   }
-  if (!graph_ && plain_batches_ >= kPlainBatches) {
+  if (!graph_ && plain_batches_ >= kRunsBeforeRecording) {
     try {
       graph_ = gpu_runtime().record([this] { output_ = forward(input_); });
     } catch (const DeviceError&) {  // results are the same without

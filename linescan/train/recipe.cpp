@@ -18,7 +18,7 @@ std::vector<Option> Recipe::options() {
       {"threads", &threads, "threads (0: OMP_NUM_THREADS, or one a core)"},
       {"device", &device, "cpu, cuda or cuda:N"},
       {"precision", &precision, "fp32, tf32, bf16 or fp16; on the CPU fp32 or bf16"},
-      {"graph", &graph, "on a GPU: record the step once as a CUDA graph"},
+      {"graph", &graph, "on a GPU: record the step, and evaluation, as CUDA graphs"},
       {"lr", &lr, "peak learning rate"},
       {"warmup", &warmup, "share of the budget in which the learning rate rises"},
       {"final_lr", &final_lr, "learning rate at the end, as a share of lr"},

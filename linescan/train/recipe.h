@@ -22,7 +22,7 @@ struct Recipe {
   // Where and in which numbers (linescan/models/compute.h); a run may go on elsewhere.
   std::string device = "cpu";
   std::string precision = "fp32";
-  bool graph = true;  // on a GPU: record the step once and start it as a whole
+  bool graph = true;  // on a GPU: record the step, and evaluation, once and start them as a whole
 
   // AdamW under a linear warm-up and a cosine.
   double lr = 3e-3;

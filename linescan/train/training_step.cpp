@@ -12,9 +12,6 @@
 namespace linescan {
 namespace {
 
-// Steps before recording: libraries choose their algorithms and allocate in these.
-constexpr int64_t kPlainSteps = 3;
-
 at::Tensor one_if(const at::Tensor& condition) { return condition.to(at::kFloat); }
 
 }  // namespace
@@ -116,7 +113,7 @@ void TrainingStep::compute_and_update() { update(propagate()); }
 
 void TrainingStep::record_or_run() {
   if (graph_) return graph_->replay();
-  if (may_record_ && plain_steps_ >= kPlainSteps) {
+  if (may_record_ && plain_steps_ >= kRunsBeforeRecording) {
     try {
       graph_ = gpu_runtime().record([this] { compute_and_update(); });
       return graph_->replay();

@@ -776,6 +776,15 @@ TEST(Ss2dGpuOperator, NotFiniteInputStaysInItsChannelOrImage) {
           same(of_dts, b == 1);
           same(of_rate, d == 7);
         });
+        const auto finite = [&](const Sample& sample, int64_t image) {
+          bool all = true;
+          for_each_index(clean.out.view().shape, [&](int64_t b, int64_t d, int64_t i, int64_t j) {
+            if (b == image) all &= std::isfinite(read_element(sample.out.view(), b, d, i, j));
+          });
+          return all;
+        };
+        EXPECT_TRUE(finite(clean, 1));
+        EXPECT_FALSE(finite(of_dts, 1));
         EXPECT_TRUE(std::isnan(read_element(of_x.out.view(), 0, 3, 4, 5)));
         EXPECT_TRUE(std::isnan(read_element(of_rate.out.view(), 1, 7, 8, 15)));
       }

@@ -84,7 +84,8 @@ TEST_F(GpuTraining, ACheckpointIsUsedOnBothDevices) {
   EXPECT_NEAR(top1[0], top1[1], 0.05);
 }
 
-// Batches before the graph, those that it runs, and the last one of fewer images; a second graph after a change of the weights.
+// Batches before the graph, those that it runs, the last one of fewer images, and the same graph after a change of the weights in
+// their place.
 TEST_F(GpuTraining, RecordedBatchesArePredictedLikePlainOnes) {
   train(options({{"epochs", "2"}}), "run");
   const Dataset data = load_dataset((folder_.path() / "tiny").string());

@@ -57,7 +57,7 @@ void add_how(CLI::App& command, TrainingOptions& options) {
   add_direct(command, options, "--precision", "precision",
              "fp32 (default), tf32, bf16 or fp16; on the CPU fp32 or bf16");
   add_switch(command, options, "--no-graph", "graph", "false",
-             "on a GPU: start every kernel of a step and of evaluation on its own");
+             "on a GPU: start every kernel on its own");
 }
 
 void add_guards(CLI::App& command, TrainingOptions& options) {

@@ -44,10 +44,13 @@ set(LINESCAN_KERNELS
   ops/ss2d/delta_products_at_once.cu
   ops/ss2d/forward.cu
   ops/ss2d/packed_backward.cu
+  ops/ss2d/packed_cells_backward.cu
+  ops/ss2d/packed_cells_forward.cu
   ops/ss2d/packed_forward.cu
   ops/ss2d/packed_images_forward.cu
   ops/ss2d/packed_lines_backward.cu
   ops/ss2d/packed_lines_forward.cu
+  ops/ss2d/packed_segments.cu
   ops/ss2d/packed_states_backward.cu
   ops/ss2d/packed_states_forward.cu
   ops/ss2d/packed_tile_states.cu

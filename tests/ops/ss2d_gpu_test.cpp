@@ -101,7 +101,7 @@ Gpu medium_gpu(int64_t beside) {
   return gpu;
 }
 
-// As test_gpu(), so small that a few images fill it: small planes are then walked an image a lane.
+// As test_gpu(), so small that a few images fill it: small planes are then walked an image a lane, and large ones in cells.
 Gpu narrow_gpu() {
   Gpu gpu = test_gpu();
   gpu.multiprocessors = 1;
@@ -615,6 +615,60 @@ INSTANTIATE_TEST_SUITE_P(LargePlanes, Ss2dGpu,
                                                 .rank = 2,
                                                 .dtype = DType::kFloat16}));
 
+// Planes in cells of 8 x 8 pixels: a tile of four by four cells, and parts of one; records of four, six and eight numbers; results
+// of either type, of which the backward pass takes the narrow one; every order, and addresses that are lines' to walk.
+class Ss2dGpuCells : public Ss2dGpu {};
+TEST_P(Ss2dGpuCells, AgreeWithReference) {
+  Ss2dSize size = size_of(Sample(GetParam()).problem);
+  size.kept_states = true;
+  EXPECT_TRUE(plan(size, Pass::kForward, narrow_gpu()).cells);
+  size.out_dtype = GetParam().out_dtype;
+  EXPECT_EQ(plan(size, Pass::kBackward, narrow_gpu()).cells, size.out_dtype == size.dtype);
+  expect_right(narrow_gpu());
+}
+std::vector<Case> planes_in_cells() {
+  std::vector<Case> cases;
+  for (const DType dtype : {DType::kBFloat16, DType::kFloat16})
+    for (const int64_t rank : {2, 4, 6})
+      cases.push_back({.batch = 1,
+                       .channels = rank == 4 ? 32 : 16,
+                       .height = rank == 6 ? 64 : 72,
+                       .width = rank == 6 ? 72 : 56,
+                       .rank = rank,
+                       .dtype = dtype,
+                       .out_dtype = rank == 4 ? DType::kFloat32 : dtype});
+  for (const std::vector<int64_t>& routes : std::vector<std::vector<int64_t>>{
+           {0}, {7}, {3, 2}, {0, 5, 6, 3}, {8, 15, 4}, {11, 10, 9, 13}})
+    cases.push_back({.batch = 1,
+                     .channels = 16,
+                     .height = 64,
+                     .width = 64,
+                     .rank = routes.size() == 2 ? 4 : 6,
+                     .routes = routes,
+                     .dtype = DType::kBFloat16,
+                     .out_dtype = DType::kBFloat16});
+  for (const bool flat : {false, true})
+    cases.push_back({.batch = 2,
+                     .channels = 16,
+                     .height = flat ? 8 : 512,
+                     .width = flat ? 512 : 8,
+                     .rank = 6,
+                     .dtype = DType::kBFloat16,
+                     .out_dtype = DType::kBFloat16});
+  for (const int misaligned_gradient : {0, 2})
+    cases.push_back({.batch = 1,
+                     .channels = 16,
+                     .height = 64,
+                     .width = 64,
+                     .rank = 6,
+                     .dtype = DType::kBFloat16,
+                     .out_dtype = DType::kBFloat16,
+                     .misalign = 2 - misaligned_gradient,
+                     .misaligned_gradient = misaligned_gradient});
+  return cases;
+}
+INSTANTIATE_TEST_SUITE_P(Planes, Ss2dGpuCells, ::testing::ValuesIn(planes_in_cells()));
+
 #ifndef LINESCAN_CUDA_ON_CPU
 // For which the emulator has not the time: the first stage of a network for images of 2048 pixels, and with several states.
 INSTANTIATE_TEST_SUITE_P(
@@ -625,6 +679,13 @@ INSTANTIATE_TEST_SUITE_P(
                            .width = 512,
                            .rank = 6,
                            .dtype = DType::kBFloat16},
+                      Case{.batch = 1,
+                           .channels = 32,
+                           .height = 512,
+                           .width = 512,
+                           .rank = 6,
+                           .dtype = DType::kBFloat16,
+                           .out_dtype = DType::kBFloat16},
                       Case{.batch = 1, .channels = 2, .height = 512, .width = 512, .rank = 2},
                       Case{.batch = 1,
                            .channels = 2,
@@ -637,14 +698,20 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST(Ss2dGpuOperator, SlicesOfTheBatchGiveTheSameBits) {
   if (!have_gpu()) GTEST_SKIP() << why_no_test_gpu();
-  for (const bool keep_states : {false, true}) {
+  // Pieces' states of a slice, of lines, and of segments in cells.
+  for (const int kind : {0, 1, 2}) {
+    const bool keep_states = kind > 0;
+    const DType half = DType::kBFloat16;
     const Case c{.batch = 3,
-                 .channels = 2,
-                 .height = keep_states ? 61 : 20,
+                 .channels = kind == 2 ? 16 : 2,
+                 .height = kind == 0   ? 20
+                           : kind == 1 ? 61
+                                       : 56,
                  .width = keep_states ? 64 : 21,
                  .rank = 2,
-                 .dtype = keep_states ? DType::kBFloat16 : DType::kFloat32};
-    const Gpu gpu = keep_states ? test_gpu() : small_gpu();
+                 .dtype = keep_states ? half : DType::kFloat32,
+                 .out_dtype = kind == 2 ? half : DType::kFloat32};
+    const Gpu gpu = kind == 0 ? small_gpu() : kind == 1 ? test_gpu() : narrow_gpu();
     Sample whole(c), sliced(c);
     run_on_gpu(whole, gpu, keep_states);
     run_on_gpu(sliced, gpu, keep_states, 1);

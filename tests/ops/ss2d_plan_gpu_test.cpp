@@ -114,6 +114,65 @@ TEST(Ss2dGpuPlan, WalksEvenNumbersOfStatesOfWholePlanes) {
           }
 }
 
+TEST(Ss2dGpuPlan, PlanesThatFillTheDeviceAreCells) {
+  const Gpu& gpu = find_gpu("h100");
+  const auto planned = [&](Pass pass, const auto& change) {
+    Ss2dSize size = {.batch = 32,
+                     .channels = 96,
+                     .height = 128,
+                     .width = 128,
+                     .states = 1,
+                     .rank = 6,
+                     .routes = 4,
+                     .dtype = DType::kBFloat16,
+                     .out_dtype = DType::kBFloat16,
+                     .kept_states = true};
+    change(size);
+    return plan(size, pass, gpu);
+  };
+  const auto same = [](Ss2dSize&) {};
+  const Ss2dGpuPlan ahead = planned(Pass::kForward, same), back = planned(Pass::kBackward, same);
+  EXPECT_TRUE(ahead.cells && back.cells);
+  EXPECT_EQ(ahead.blocks_per_multiprocessor, kCellBlocks);
+  EXPECT_EQ(back.blocks_per_multiprocessor, kCellBackwardBlocks);
+  for (const Ss2dGpuPlan& plan : {ahead, back}) EXPECT_EQ(plan.block, 32 * kCellWarps);
+  for (const auto change :
+       {+[](Ss2dSize& size) { size.states = 2; }, +[](Ss2dSize& size) { size.rank = 8; },
+        +[](Ss2dSize& size) { size.rank = 5; }, +[](Ss2dSize& size) { size.routes = 5; },
+        +[](Ss2dSize& size) { size.channels = 88; }, +[](Ss2dSize& size) { size.height = 132; },
+        +[](Ss2dSize& size) { size.width = 520; }, +[](Ss2dSize& size) { size.width = 24; },
+        +[](Ss2dSize& size) { size.channels_last = false; },
+        +[](Ss2dSize& size) { size.dtype = DType::kFloat32; },
+        +[](Ss2dSize& size) { size.batch = 2; }})
+    for (const Pass pass : {Pass::kForward, Pass::kBackward})
+      EXPECT_FALSE(planned(pass, change).cells);
+  const auto wide = [](Ss2dSize& size) { size.out_dtype = DType::kFloat32; };
+  EXPECT_TRUE(planned(Pass::kForward, wide).cells);
+  EXPECT_FALSE(planned(Pass::kBackward, wide).cells);
+  const auto unkept = [](Ss2dSize& size) { size.kept_states = false; };
+  EXPECT_TRUE(planned(Pass::kForward, unkept).cells);
+  EXPECT_FALSE(planned(Pass::kBackward, unkept).cells);
+  // Four kinds of GPUs have room for both passes; of one with less shared memory a multiprocessor has fewer blocks.
+  for (const char* device : {"rtx3090", "a100", "h100", "rtx4090"})
+    for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
+      const Ss2dSize size = {.batch = 64,
+                             .channels = 96,
+                             .height = 128,
+                             .width = 128,
+                             .states = 1,
+                             .rank = 6,
+                             .routes = 4,
+                             .dtype = DType::kFloat16,
+                             .out_dtype = DType::kFloat16,
+                             .kept_states = true};
+      const Gpu& other = find_gpu(device);
+      const Ss2dGpuPlan made = plan(size, pass, other);
+      EXPECT_LE(made.shared_bytes, other.shared_per_block) << device;
+      EXPECT_GE(made.blocks_per_multiprocessor, 1) << device;
+      EXPECT_TRUE(made.cells || (pass == Pass::kBackward && !made.kept)) << device;
+    }
+}
+
 // Either kind of kernels, which stand in for each other.
 TEST(Ss2dGpuPlan, BlocksFitTheDevice) {
   for (const char* device : {"rtx3090", "a100", "h100"})

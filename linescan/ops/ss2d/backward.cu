@@ -253,8 +253,9 @@ void launch_backward(const BackwardArguments<T>& args, const Ss2dGpuPlan& plan, 
   if constexpr (sizeof(T) == 2) {
     if (packs(args, plan)) {
       const bool several = args.states > 1;
-      several ? launch_packed_states_backward(args, plan, images, stream)
-              : launch_packed_backward(args, plan, images, stream);
+      args.segments ? launch_packed_cells(args, plan, images, stream)
+      : several     ? launch_packed_states_backward(args, plan, images, stream)
+                    : launch_packed_backward(args, plan, images, stream);
       if (plan.stores_delta) {
         const auto multiply =
             plan.at_once ? multiply_delta_gradient_at_once<T> : multiply_delta_gradient<T>;
@@ -293,10 +294,15 @@ void run_backward(const Ss2dProblem& p, const Ss2dGradients& g, const Ss2dGpuPla
     if (!plan.shared_carries) args.carries = parts.carries;
     const bool packed = packs(args, plan);
     const bool stored = packed && plan.stores_delta;
+    float2* segments = nullptr;
+    if constexpr (sizeof(T) == 2)
+      if (packed && takes_cells(args, plan)) segments = reinterpret_cast<float2*>(parts.segments);
+    const bool planned = packed && (!plan.cells || segments);  // the kernel, that is
     args.parameter_sums = {packed ? parts.parameters : parts.weights,
-                           (packed ? plan.block : plan.general_block) / 32, stored ? 0 : args.rank,
+                           (planned ? plan.block : plan.general_block) / 32, stored ? 0 : args.rank,
                            false};
     const int64_t pieces = plan.piece_floats(size);
+    const int64_t image_segments = gpu_workspace(size, plan).segments / 2;
     const int64_t slice = packed ? plan.slice : gpu_workspace(size, plan).general_slice(plan.slice);
     // Images that leave sums at once; without pixels or channels there are no blocks.
     const bool none = plan.blocks_an_image() == 0;
@@ -318,6 +324,7 @@ void run_backward(const Ss2dProblem& p, const Ss2dGradients& g, const Ss2dGpuPla
           args.gprojection = g.projection.as<T>() - before;
           slices->begin(args.first_image, images);
         }
+        if (segments) args.segments = segments + (args.first_image - first) * image_segments;
         args.entering = of_slice(entering);
         args.returning = of_slice(returning);
         if (plan.kept)
@@ -332,6 +339,7 @@ void run_backward(const Ss2dProblem& p, const Ss2dGradients& g, const Ss2dGpuPla
     for (int64_t first = 0; first < size.batch && !none; first += plan.pieces_slice) {
       args.first_image = first;
       const int64_t images = std::min(plan.pieces_slice, size.batch - first);
+      args.segments = segments;
       const float* entering =
           plan.kept ? nullptr : entering_states(args, images, parts.entering, stream);
       const float* returning =

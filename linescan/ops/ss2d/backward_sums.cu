@@ -225,6 +225,7 @@ BackwardWorkspace::BackwardWorkspace(const Ss2dSize& size, const Ss2dGpuPlan& pl
   };
   take(entering, plan.pieces_slice * parts.entering);
   take(returning, plan.pieces_slice * parts.returning);
+  take(segments, plan.pieces_slice * parts.segments);
   take(carries, plan.slice * parts.carries);
   take(starts, plan.slice * parts.starts);
   take(records, parts.records_of(plan.slice));

@@ -178,8 +178,11 @@ void forward(const Ss2dProblem& p, const Ss2dGpuPlan& plan, std::byte* workspace
     args.out = gpu_planes<void>(p.out);
     args.out_dtype = p.out.dtype;
     auto* floats = reinterpret_cast<float*>(workspace);
-    if (!plan.shared_carries)
-      args.carries = floats + plan.pieces_slice * gpu_workspace(size_of(p), plan).entering;
+    const Ss2dGpuWorkspace parts = gpu_workspace(size_of(p), plan);
+    float* const segments = floats + plan.pieces_slice * parts.entering;
+    if (!plan.shared_carries) args.carries = segments + plan.pieces_slice * parts.segments;
+    if constexpr (sizeof(T) == 2)
+      if (takes_cells(args, plan)) args.segments = reinterpret_cast<float2*>(segments);
     for_each_slice(args, batch, plan.slice, [&](int64_t images) {
       args.starts = kept_states(p, plan, args);
       args.entering = entering_states(args, images, floats, stream);

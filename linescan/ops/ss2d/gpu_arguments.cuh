@@ -29,6 +29,9 @@ struct Ss2dGpuArguments {
   int64_t pieces, first_image;
   int64_t state_rows;  // of a block and route in a StateTable
   float* carries;      // [blocks, kGpuCarryFloats * states]; null: in shared memory
+  // Of planes in cells, [slots, routes, lines, segments of eight steps, channels] of (factor, offset): what leads to each segment from
+  // its line's begin, or, walking back, from its end. Else null.
+  float2* segments = nullptr;
   bool packed;  // two neighbouring channels of x, or numbers of a record, are one aligned access
   unsigned char codes[kGpuMaxRoutes];
 

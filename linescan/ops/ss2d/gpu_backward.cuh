@@ -23,7 +23,7 @@ struct BackwardArguments : Ss2dGpuArguments<T> {
   ParameterSums parameter_sums;
 
   template <typename G>
-  __device__ GpuPlanes<const G> gout_as() const {
+  __host__ __device__ GpuPlanes<const G> gout_as() const {
     return {static_cast<const G*>(gout.data), gout.batch, gout.channel, gout.pixel};
   }
 };
@@ -42,6 +42,13 @@ bool packs_states_backward(const BackwardArguments<T>& args, const Ss2dGpuPlan& 
 template <typename T>
 void launch_packed_states_backward(const BackwardArguments<T>& args, const Ss2dGpuPlan& plan,
                                    int64_t images, GpuStream stream);
+
+// packed_cells_backward.cu: as packed_backward.cu in cells, as gpu_forward.cuh has it.
+template <typename T>
+bool takes_cells(const BackwardArguments<T>& args, const Ss2dGpuPlan& plan);
+template <typename T>
+void launch_packed_cells(const BackwardArguments<T>& args, const Ss2dGpuPlan& plan, int64_t images,
+                         GpuStream stream);
 
 // packed_lines_backward.cu: as packed_backward.cu on planes of several tiles, with gout of type G. `halves`: see packed_halves.
 template <typename G, typename T>

@@ -181,7 +181,7 @@ struct ParameterSums {
 
 // How the workspace of a backward pass is divided.
 struct BackwardWorkspace {
-  float *entering, *returning, *carries, *starts, *records, *weights, *parameters;
+  float *entering, *returning, *segments, *carries, *starts, *records, *weights, *parameters;
 
   BackwardWorkspace(const Ss2dSize& size, const Ss2dGpuPlan& plan, std::byte* workspace);
 };

@@ -33,6 +33,14 @@ template <typename T>
 void launch_packed_lines(const ForwardArguments<T>& args, int halves, const Ss2dGpuPlan& plan,
                          int64_t images, GpuStream stream);
 
+// packed_cells_forward.cu: such a problem in cells, where the plan says so, and whether it can be read and written like that;
+// args.segments has been filled.
+template <typename T>
+bool takes_cells(const ForwardArguments<T>& args, const Ss2dGpuPlan& plan);
+template <typename T>
+void launch_packed_cells(const ForwardArguments<T>& args, const Ss2dGpuPlan& plan, int64_t images,
+                         GpuStream stream);
+
 // packed_images_forward.cu: such a problem on small planes, where the plan says so.
 template <typename T>
 void launch_packed_images(const ForwardArguments<T>& args, int halves, const Ss2dGpuPlan& plan,

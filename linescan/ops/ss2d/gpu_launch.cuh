@@ -65,7 +65,7 @@ float* kept_states(const Ss2dProblem& p, const Ss2dGpuPlan& plan, const Ss2dGpuA
 
 // tile_states.cu, for `images` images from args.first_image on: the states with which routes enter
 // the pieces of their lines, [images, routes, pieces, states, channels]; null where one tile is the
-// whole plane. `workspace`: kGpuPieceFloats floats for each.
+// whole plane. Where args.segments is not null a line is one piece, and its segments are filled. `workspace`: kGpuPieceFloats floats for each.
 template <typename T>
 const float* entering_states(const Ss2dGpuArguments<T>& args, int64_t images, float* workspace,
                              GpuStream stream);
@@ -84,6 +84,14 @@ template <typename T>
 bool packed_returning_transfers(const Ss2dGpuArguments<T>& args, const GpuPlanes<const void>& gout,
                                 DType gout_dtype, int64_t images, float2* transfers,
                                 GpuStream stream);
+
+// packed_segments.cu: fills args.segments, walking forward or back along gout of type T; the transfers are those of whole lines.
+template <typename T>
+void packed_segments(const Ss2dGpuArguments<T>& args, int64_t images, float2* transfers,
+                     GpuStream stream);
+template <typename T>
+void packed_returning_segments(const Ss2dGpuArguments<T>& args, const GpuPlanes<const void>& gout,
+                               int64_t images, float2* transfers, GpuStream stream);
 
 // forward.cu: fills a StateTable and computes nothing else.
 template <typename T>

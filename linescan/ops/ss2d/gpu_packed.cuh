@@ -234,6 +234,7 @@ struct PackedWeights {
   FragmentA<T> parts[kParts];
   float bias[2];  // in units of ln 2
 
+  PackedWeights() = default;
   __device__ __forceinline__ PackedWeights(const Ss2dGpuArguments<T>& args, const BlockPlace& place,
                                            int k) {
     const int q = threadIdx.x % 4, channel = lane_channel(args, place);

@@ -74,6 +74,8 @@ struct MultipliedDelta {
   uint32_t steps[kGpuProducts][2];  // gdelta of a product's two steps, for either channel
   float g_weight[4] = {};
 
+  __device__ __forceinline__ explicit MultipliedDelta(const FragmentA<T>& weights)
+      : weights(weights) {}
   __device__ __forceinline__ MultipliedDelta(const BackwardArguments<T>& args,
                                              const BlockPlace& place, int k)
       : weights(few_weight_columns<T>(args, place, k)) {}
@@ -257,16 +259,13 @@ struct ChannelGradients {
   }
 };
 
-// Walks back through a segment that begins `pixels` behind the route's first step; `c` is the gradient that comes back
-// from behind it, and becomes that which leaves it. Adds to the sums for gx and of the parameters, and hands on the
+// Walks back through a segment of `valid` steps; `c` is the gradient that comes back from behind it, and becomes that which leaves it. Adds to the sums for gx and of the parameters, and hands on the
 // gradients of delta, B and C.
 template <typename T, typename G, int kSteps, class Sums, class Gradients>
 __device__ __forceinline__ void walk_back(const BackwardSegment<T, G, kSteps>& s, float (&c)[2],
                                           ChannelGradients& parameters, const Sums& sums,
-                                          Gradients& gradients, const TileRoute& route, int pixels,
-                                          int valid) {
+                                          Gradients& gradients, int valid) {
   const float A[2] = {kLn2 * parameters.A[0], kLn2 * parameters.A[1]};
-  gradients.start_walk(route, pixels);
   // One step back; to_B and to_C are sums over the lane's two channels.
   const auto step_back = [&](int t, float2& sum, float(&g_delta)[2], float& to_B, float& to_C) {
     to_B = to_C = 0;

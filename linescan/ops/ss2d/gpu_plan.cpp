@@ -20,6 +20,8 @@ constexpr int64_t kReservedBytes = 1024;  // shared memory that the system takes
 // tiled pass is done for as many images at once as stay below as much.
 constexpr int64_t kWorkspaceGoal = int64_t{32} << 20;
 constexpr int64_t kTiledWorkspaceGoal = int64_t{64} << 20;
+// In cells what comes before them is larger, and fewer launches are worth more than its staying in the cache.
+constexpr int64_t kCellWorkspaceGoal = int64_t{160} << 20;
 // Two waves on planes of one tile with one state, where delta's gradient is stored, as far as they stay below: a launch's start and
 // end cost the products more than reading from memory instead of the cache (decision 0050).
 constexpr int64_t kDeltaWorkspaceGoal = int64_t{128} << 20;
@@ -29,8 +31,9 @@ constexpr int64_t kDeltaWorkspaceGoal = int64_t{128} << 20;
 constexpr int64_t kMostShared = 227 * 1024;
 constexpr int64_t kLargestPlane = 3430;
 constexpr int64_t kTileSide = 32;
-constexpr int64_t kFewestPlaces = 4;  // of a tile that is worth a block
-constexpr int64_t kFewestWarps = 4;   // of the packed kernels on a plane that is worth one tile
+constexpr int64_t kCellFewestBlocks = 2;  // a multiprocessor: their four warps take long alone
+constexpr int64_t kFewestPlaces = 4;      // of a tile that is worth a block
+constexpr int64_t kFewestWarps = 4;       // of the packed kernels on a plane that is worth one tile
 
 int64_t chunk_count(int64_t height, int64_t width, int64_t steps) {
   const int64_t segments =
@@ -149,6 +152,15 @@ bool packs(const Ss2dSize& size) {
          size.channels % 2 == 0 && size.record() <= 8 * kGpuMostHalves;
 }
 
+// Whether the kernels for cells take it, likewise, if states are kept for the backward pass.
+bool may_be_cells(const Ss2dSize& size, Pass pass) {
+  const bool whole = size.height % kCellSide == 0 && size.width % kCellSide == 0 &&
+                     size.channels % kGpuChannels == 0;
+  return packs(size) && whole && size.record() <= kGpuOnChipNumbers && size.routes <= kCellRoutes &&
+         std::max(size.height, size.width) <= kCellLongestLine &&
+         (pass == Pass::kForward || size.out_dtype == size.dtype);
+}
+
 // Whether the kernels for several states take it, likewise, if one tile is the whole plane.
 bool may_walk_states(const Ss2dSize& size) {
   return size.states > 1 && size.states % 2 == 0 && size_of(size.dtype) == 2 &&
@@ -179,6 +191,9 @@ bool walks_states(const Ss2dSize& size, int64_t shared_bytes) {
 }
 
 const char* kernels_of(const Ss2dGpuPlan& plan) {
+  if (plan.cells)
+    return "packed, a warp a cell of 8 x 8 pixels where addresses are multiples of sixteen\n"
+           "                  bytes, else a lane a line where strides are even; else general";
   if (plan.packed) return "packed, where sizes and strides are even; else general";
   return plan.walks_states ? "packed for several states where strides are even; else general"
                            : "general";
@@ -204,13 +219,15 @@ Ss2dGpuWorkspace gpu_workspace(const Ss2dSize& size, const Ss2dGpuPlan& plan) {
   // Rounded, so that what lies behind them may be written sixteen bytes at a time.
   const int64_t pieces = round_up(kGpuPieceFloats * plan.piece_floats(size), int64_t{4});
   if (!plan.kept || !backward) parts.entering = pieces;
+  if (plan.cells) parts.segments = 2 * size.routes * (size.pixels() / kCellSide) * size.channels;
   if (!plan.shared_carries) parts.carries = plan.blocks_an_image() * kGpuCarryFloats * size.states;
   if (!backward) return parts;
   parts.returning = pieces;
   if (!plan.kept) parts.starts = plan.table_floats(size);
   const int64_t places = plan.channel_groups * size.pixels() * size.routes;
   const int64_t rows = size.routes * size.channels;
-  const int64_t parts_an_image = plan.tile_rows * plan.tile_columns * (plan.block / 32);
+  const int64_t warps = std::max(plan.block, plan.general_block) / 32;
+  const int64_t parts_an_image = plan.tile_rows * plan.tile_columns * warps;
   parts.general_records = places * size.record();
   parts.general_parameters = parts_an_image * rows * (size.rank + size.states + 2);
   parts.records = parts.general_records;
@@ -314,15 +331,24 @@ Ss2dGpuPlan plan(const Ss2dSize& size, Pass pass, const Gpu& gpu) {
                       blocks_of(image_bytes(size)) >= kGpuImageBlocks &&
                       3 * plan.blocks_of_images(size.batch) >= 4 * gpu.multiprocessors;
   if (plan.walks_images) warps = kGpuImageWarps;
+  const int64_t cell_bytes = gpu_cell_bytes(size.routes, pass);
+  plan.cells = plan.pieces > 0 && may_be_cells(size, pass) && (!backward || plan.kept) &&
+               plan.tile_height % kCellSide == 0 && plan.tile_width % kCellSide == 0 &&
+               cell_bytes <= plan.shared_limit &&
+               size.batch * plan.blocks_an_image() >= kCellFewestBlocks * gpu.multiprocessors;
+  if (plan.cells) warps = kCellWarps;
   plan.block = 32 * warps;
-  plan.shared_bytes = plan.walks_images ? image_bytes(size)
+  plan.shared_bytes = plan.cells          ? cell_bytes
+                      : plan.walks_images ? image_bytes(size)
                       : plan.sums_chunks
                           ? warps * kGpuChunkSums * int64_t{sizeof(float)} + packed_bytes(warps)
                           : plan.general_shared_bytes;
-  plan.blocks_per_multiprocessor = std::min({blocks_of(plan.shared_bytes), most / warps,
-                                             plan.walks_images ? kGpuImageBlocks
-                                             : warps > 1       ? most_chains
-                                                               : most});
+  plan.blocks_per_multiprocessor =
+      std::min({blocks_of(plan.shared_bytes), plan.cells ? int64_t{kCellBlocks} : most / warps,
+                plan.walks_images ? kGpuImageBlocks
+                : plan.cells      ? (backward ? kCellBackwardBlocks : kCellBlocks)
+                : warps > 1       ? most_chains
+                                  : most});
   plan.warps_per_multiprocessor = plan.blocks_per_multiprocessor * warps;
 
   if (plan.stores_delta) {
@@ -350,7 +376,8 @@ Ss2dGpuPlan plan(const Ss2dSize& size, Pass pass, const Gpu& gpu) {
                                std::max<int64_t>(1, size.batch));
   };
   const int64_t batch = std::max<int64_t>(1, size.batch);
-  const int64_t launches = ceil_div(batch, images_below(kTiledWorkspaceGoal, parts.of_pieces()));
+  const int64_t goal_of_pieces = plan.cells ? kCellWorkspaceGoal : kTiledWorkspaceGoal;
+  const int64_t launches = ceil_div(batch, images_below(goal_of_pieces, parts.of_pieces()));
   plan.pieces_slice = ceil_div(batch, launches);
   plan.slice = plan.pieces_slice;
   if (parts.an_image() > 0) {
@@ -380,6 +407,7 @@ Ss2dGpuPlan plan(const Ss2dSize& size, Pass pass, const Gpu& gpu) {
 }
 
 std::string variant_of(const Ss2dGpuPlan& plan) {
+  if (plan.cells) return "cells: the states that enter every eighth step are found first";
   return plan.pieces > 0 ? "tiled: the states at the tiles' borders are found first"
                          : "whole planes: one tile each";
 }

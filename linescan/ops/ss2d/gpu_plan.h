@@ -89,6 +89,10 @@ struct Ss2dGpuPlan {
   bool sums_chunks = false;
   // Backward, of a number of the result's gradient: the packed kernels of one state take none that are wider.
   int64_t gradient_bytes = 0;
+  // Several tiles that fill the device, sides that are multiples of eight, up to eight numbers a record, sixteens of channels, up to four
+  // routes; backward with kept states and a gradient of x's type: a warp works on a cell (packed_cells_forward.cu, packed_cells_backward.cu), if
+  // tensors can be read sixteen bytes at a time; else on lines.
+  bool cells = false;
   bool shared_carries = true;  // states from round to round in shared memory, else in the workspace
   bool kept = false;           // the problem has room for states, of tiles like these
   bool stores_delta =
@@ -177,10 +181,33 @@ constexpr int64_t gpu_line_route_bytes(int64_t record) {
 inline constexpr int kGpuChunkSums =
     kGpuChannels * kGpuChunk;  // floats of a warp, see SumWalk there
 
+// Planes of several tiles in cells (Ss2dGpuPlan::cells, gpu_cells.cuh): pixels a side, warps of a block, blocks of a multiprocessor (80 and 168
+// registers), routes that a warp has room for, and steps of the longest line. Lines are walked by one warp from end to end.
+inline constexpr int kCellSide = kGpuLineSteps;
+inline constexpr int kCellWarps = 4, kCellBlocks = 6, kCellBackwardBlocks = 3;
+inline constexpr int kCellRoutes = 4, kCellLongestLine = 512;
+// In shared memory, bytes: from pixel to pixel and row to row of a cell of a tensor, of its sums and of a route's records, whose rows are apart
+// by banks that lanes of a row leave to each other; of what a route begins with, for the block and for its lanes; and of a route's sums for
+// parameters of all lanes.
+inline constexpr int kCellPixel = kGpuChannels * 2, kCellRow = kCellSide * kCellPixel + 32;
+inline constexpr int kCellSumPixel = kGpuChannels * 4, kCellSumRow = kCellSide * kCellSumPixel + 32;
+inline constexpr int kCellRecordPixel = kGpuOnChipNumbers * 2;
+inline constexpr int kCellRecordRow = kCellSide * kCellRecordPixel + 16;
+inline constexpr int kCellBytes = kCellSide * kCellRow, kCellSumBytes = kCellSide * kCellSumRow;
+inline constexpr int kCellRecordBytes = kCellSide * kCellRecordRow;
+inline constexpr int kCellRouteBytes = 4 * 32 + 3 * 16, kCellLaneBytes = 2 * 16 * 32;
+inline constexpr int kCellParameterBytes = 2 * 16 * 32;
+constexpr int64_t gpu_cell_bytes(int64_t routes, Pass pass) {
+  const bool backward = pass == Pass::kBackward;
+  const int64_t of_route = backward ? kCellRecordBytes + kCellParameterBytes : 0;
+  const int64_t of_warp = (backward ? 2 : 1) * kCellBytes + kCellSumBytes + routes * of_route;
+  return routes * (kCellRouteBytes + kCellLaneBytes) + kCellWarps * of_warp;
+}
+
 // The parts of a pass's workspace, in floats: of the pieces, for each image of a slice of theirs; of the scan,
 // likewise, but for `weights`. They lie one after another in this order.
 struct Ss2dGpuWorkspace {
-  int64_t entering = 0, returning = 0;
+  int64_t entering = 0, returning = 0, segments = 0;
   int64_t carries = 0, starts = 0;
   // What blocks leave for the sums of gradients, of the records and of the parameters. If the packed kernel is
   // expected: what it leaves, and what the general one does, which runs where strides or sizes are odd.
@@ -188,7 +215,7 @@ struct Ss2dGpuWorkspace {
   int64_t parameters = 0, general_parameters = 0;
   int64_t weights = 0;  // of a slice: the parts of dt_weight's gradient where delta's is stored
 
-  int64_t of_pieces() const { return entering + returning; }
+  int64_t of_pieces() const { return entering + returning + segments; }
   int64_t an_image() const { return carries + starts + records + parameters; }
   // Of so many images; the general kernel has room for one at least.
   int64_t records_of(int64_t images) const { return std::max(images * records, general_records); }

@@ -165,7 +165,8 @@ __global__ void __launch_bounds__(32 * kGpuPackedWarps)
       if (ends) c[0] = c[1] = 0;
 
       const int pixels = route.pixels_to(here.line, here.part);
-      walk_back(s, c, parameters, own_sums, gradients, route, pixels, valid);
+      gradients.start_walk(route, pixels);
+      walk_back(s, c, parameters, own_sums, gradients, valid);
       // Not before: registers are full until here. Unconditional, or they are fetched earlier after all.
       load_records(max(0, chunk - warps));
       if (last_route) write_gx(args, place, route, pixels, valid, inside, own_sums);

@@ -178,6 +178,10 @@ bool launch_packed_forward(const ForwardArguments<T>& args, const Ss2dGpuPlan& p
                            GpuStream stream) {
   const int halves = packed_halves(args);
   if (halves == 0 || !packed_result(args)) return false;
+  if (args.segments) {
+    launch_packed_cells(args, plan, images, stream);
+    return true;
+  }
   if (args.pieces > 0) {
     launch_packed_lines(args, halves, plan, images, stream);
     return true;

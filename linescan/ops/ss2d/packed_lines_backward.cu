@@ -122,7 +122,8 @@ __global__ void __launch_bounds__(32 * kGpuBackwardWarps)
               segment.write(t, make_float2(skip[0] * gy0, skip[1] * gy1));
             }
           }
-          walk_back(s, c, parameters, segment, gradients, route, pixels, valid);
+          gradients.start_walk(route, pixels);
+          walk_back(s, c, parameters, segment, gradients, valid);
           if (last_route)
             write_gx<kGpuLineSteps>(args, place, route, pixels, valid, inside, segment);
         };
@@ -145,7 +146,8 @@ void launch_packed_lines(const BackwardArguments<T>& args, int halves, const Ss2
                          int64_t images, GpuStream stream) {
   dispatch_halves(halves, [&]<int kHalves>() {
     launch("ss2d packed_lines_backward", packed_lines_backward_kernel<T, G, kHalves>,
-           {plan.blocks_an_image() * images, static_cast<int>(plan.block), plan.shared_bytes},
+           {plan.blocks_an_image() * images, static_cast<int>(plan.general_block),
+            plan.general_shared_bytes},
            stream, args);
   });
 }

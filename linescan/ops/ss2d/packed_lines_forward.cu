@@ -137,7 +137,8 @@ void launch_packed_lines(const ForwardArguments<T>& args, int halves, const Ss2d
                          int64_t images, GpuStream stream) {
   dispatch_halves(halves, [&]<int kHalves>() {
     launch("ss2d packed_lines_forward", packed_lines_forward_kernel<T, kHalves>,
-           {plan.blocks_an_image() * images, static_cast<int>(plan.block), plan.shared_bytes},
+           {plan.blocks_an_image() * images, static_cast<int>(plan.general_block),
+            plan.general_shared_bytes},
            stream, args);
   });
 }

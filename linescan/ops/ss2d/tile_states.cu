@@ -125,7 +125,7 @@ __global__ void __launch_bounds__(32 * kCarryWarps)
   index /= args.states;
   const int k = static_cast<int>(index % args.routes);
   const bool columns = args.codes[k] & kColumnMajor, restart = args.codes[k] & kRestart;
-  const int tiles = columns ? args.tile_rows : args.tile_columns;
+  const int tiles = args.segments ? 1 : columns ? args.tile_rows : args.tile_columns;
   const int64_t pieces = static_cast<int64_t>(columns ? args.width : args.height) * tiles;
   const int64_t begin = pieces * warp / kCarryWarps, end = pieces * (warp + 1) / kCarryWarps;
   const int64_t stride = static_cast<int64_t>(args.states) * args.channels;
@@ -167,10 +167,16 @@ const float* piece_states(const Ss2dGpuArguments<T>& args, const GpuPlanes<const
   auto* transfers = reinterpret_cast<float2*>(workspace);
   float* entering = workspace + 2 * count;
   bool packed = false;
-  if constexpr (kBackward && sizeof(T) == 2)
-    packed = packed_returning_transfers(args, gout, gout_dtype, images, transfers, stream);
-  if constexpr (!kBackward && sizeof(T) == 2)
-    packed = packed_transfers(args, images, transfers, stream);
+  if constexpr (sizeof(T) == 2) {
+    packed = true;
+    if (args.segments)
+      kBackward ? packed_returning_segments(args, gout, images, transfers, stream)
+                : packed_segments(args, images, transfers, stream);
+    else
+      packed = kBackward
+                   ? packed_returning_transfers(args, gout, gout_dtype, images, transfers, stream)
+                   : packed_transfers(args, images, transfers, stream);
+  }
   if (!packed) {
     const int64_t threads = count / args.states;
     launch("ss2d piece_transfers", piece_transfers_kernel<kBackward, T>,

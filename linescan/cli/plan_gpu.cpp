@@ -62,6 +62,7 @@ json own_fields(const Ss2dGpuPlan& plan) {
           {"packed", plan.packed},
           {"walks_states", plan.walks_states},
           {"walks_images", plan.walks_images},
+          {"cells", plan.cells},
           {"kept", plan.kept},
           {"stores_delta", plan.stores_delta},
           {"at_once", plan.at_once},
@@ -173,19 +174,26 @@ const char* decided_by(const GpuFloor& floor) {
   return floor.memory_decides() ? "memory" : "exponentials";
 }
 
+// What is kept between passes.
+template <class Size, class Plan>
+int64_t kept_bytes_of(const Size&, const Plan& plan) {
+  if constexpr (requires { plan.kept_bytes; }) return plan.kept_bytes;
+  return 0;
+}
+int64_t kept_bytes_of(const Ss2dSize& size, const Ss2dGpuPlan& plan) {
+  return plan.kept ? gpu_kept_states(size) * static_cast<int64_t>(sizeof(float)) : 0;
+}
+
 // What a pass of an operator would be, or why the device cannot run it.
 template <class Plan>
 struct PlannedPass {
   std::optional<Plan> plan;
   Pass pass;
   std::string refusal;
+  int64_t kept_bytes = 0;
 
-  // Bytes of the device's memory: inputs, outputs, workspace, and what is kept between passes where the plan says so.
-  int64_t needed_bytes() const {
-    int64_t bytes = plan->bytes + plan->workspace_bytes;
-    if constexpr (requires { plan->kept_bytes; }) bytes += plan->kept_bytes;
-    return bytes;
-  }
+  // Bytes of the device's memory: inputs, outputs, workspace, and what is kept between passes.
+  int64_t needed_bytes() const { return plan->bytes + plan->workspace_bytes + kept_bytes; }
   bool fits_memory(const Gpu& gpu) const {
     return gpu.memory_bytes <= 0 || needed_bytes() <= gpu.memory_bytes;
   }
@@ -198,6 +206,7 @@ auto try_plan(const Size& size, Pass pass, const Gpu& gpu) {
   planned.pass = pass;
   try {
     planned.plan = plan(size, pass, gpu);
+    planned.kept_bytes = kept_bytes_of(size, *planned.plan);
   } catch (const Unsupported& error) {
     planned.refusal = error.what();
   }
@@ -323,9 +332,10 @@ void print_gpu_plans(const ScanShape& shape, const std::string& device, bool jso
 }
 
 void print_gpu_plans(const Ss2dShape& shape, const std::string& device, bool json) {
-  const Ss2dSize& size = shape.size;
+  Ss2dSize size = shape.size;
   const Gpu& gpu = gpu_for(kSs2dName, size.dtype, device);
   check_gpu_counts(size);
+  size.kept_states = gpu_kept_states(size) > 0;  // of a training
   if (!scans_pay(size, shape.routes, gpu)) return print(kSs2dName, shape, size, device, json);
   const SelectiveScanSize ahead = scan_of_part(size, Pass::kForward),
                           back = scan_of_part(size, Pass::kBackward);

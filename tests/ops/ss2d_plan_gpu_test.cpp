@@ -139,8 +139,10 @@ TEST(Ss2dGpuPlan, PlanesThatFillTheDeviceAreCells) {
   for (const auto change :
        {+[](Ss2dSize& size) { size.states = 2; }, +[](Ss2dSize& size) { size.rank = 8; },
         +[](Ss2dSize& size) { size.rank = 5; }, +[](Ss2dSize& size) { size.routes = 5; },
-        +[](Ss2dSize& size) { size.channels = 88; }, +[](Ss2dSize& size) { size.height = 132; },
-        +[](Ss2dSize& size) { size.width = 520; }, +[](Ss2dSize& size) { size.width = 24; },
+        +[](Ss2dSize& size) { size.channels = 88; },
+        +[](Ss2dSize& size) { size.channels = 1 << 19; },
+        +[](Ss2dSize& size) { size.height = 132; }, +[](Ss2dSize& size) { size.width = 520; },
+        +[](Ss2dSize& size) { size.width = 24; },
         +[](Ss2dSize& size) { size.channels_last = false; },
         +[](Ss2dSize& size) { size.dtype = DType::kFloat32; },
         +[](Ss2dSize& size) { size.batch = 2; }})

@@ -118,6 +118,57 @@ struct LineRecords {
   int odd_;  // whether the lane's columns are odd steps
 };
 
+// What finds the effects of lines on the state that enters them, or, kBackward, on the gradient that comes back, from x or the result's gradient:
+// a lane's segment of a line of the plane.
+template <typename T, typename Input, int kHalves, bool kBackward>
+struct LineTerms {
+  PackedWeights<T, kHalves> weights;
+  PackedFactors<T, kHalves> factors;
+  LineRecords<T, kHalves> records;
+  LineWalk<const Input> walk;
+  Two<Input> values[kGpuLineSteps];
+  float rate[2];  // -exp(A_log)
+
+  // Of step `position` of the lines of `group`; `line` is the lane's.
+  __device__ __forceinline__ LineTerms(const Ss2dGpuArguments<T>& args, const BlockPlace& place,
+                                       const TileRoute& route, int k, int group,
+                                       const OwnLine& line, int position,
+                                       const GpuPlanes<const Input>& input)
+      : weights(args, place, k),
+        factors(args),
+        records(args),
+        walk(first_of_block(place, input) + route.pixel_origin * input.pixel +
+                 own_channel(args, place),
+             input.pixel, route, line.number, position) {
+    records.start(args, route, first_record(args, place, route, k), group, position);
+    const int64_t row = static_cast<int64_t>(k) * args.channels + lane_channel(args, place);
+    for (int i = 0; i < 2; ++i) rate[i] = -exp2_approx(kLog2e * args.A_log[row + i]);
+  }
+  // The segment at hand, of which `left` steps exist.
+  template <bool kWhole>
+  __device__ __forceinline__ void load(int left) {
+    records.template load<kWhole>(left);
+    load_steps<kWhole>(values, walk, left);
+  }
+  __device__ __forceinline__ void load(int left) {
+    left >= kGpuLineSteps ? load<true>(left) : load<false>(left);
+  }
+  __device__ __forceinline__ void move(int steps) {
+    records.move(steps);
+    walk.move(steps);
+  }
+  // What softplus makes its steps' sizes of, and what goes with a size into the state: x B; or into the gradient: gy C.
+  __device__ __forceinline__ void multiply(float (&delta)[kGpuLineSteps][2],
+                                           float (&terms)[kGpuLineSteps][2]) const {
+    float B[kGpuLineSteps], C[kGpuLineSteps];
+    weights.multiply(records.columns, delta);
+    factors.multiply(records.columns, B, C);
+#pragma unroll
+    for (int t = 0; t < kGpuLineSteps; ++t)
+      for (int c = 0; c < 2; ++c) terms[t][c] = values[t][c] * (kBackward ? C[t] : B[t]);
+  }
+};
+
 // The sums of a lane's channels along its line, from the segment that it is at.
 class LineSums {
  public:

@@ -31,6 +31,8 @@ constexpr int64_t kDeltaWorkspaceGoal = int64_t{128} << 20;
 constexpr int64_t kMostShared = 227 * 1024;
 constexpr int64_t kLargestPlane = 3430;
 constexpr int64_t kTileSide = 32;
+// Of a line in cells, pixels times channels: distances in a tile have 31 bits.
+constexpr int64_t kCellMostNumbers = int64_t{1} << 26;
 constexpr int64_t kCellFewestBlocks = 2;  // a multiprocessor: their four warps take long alone
 constexpr int64_t kFewestPlaces = 4;      // of a tile that is worth a block
 constexpr int64_t kFewestWarps = 4;       // of the packed kernels on a plane that is worth one tile
@@ -156,8 +158,9 @@ bool packs(const Ss2dSize& size) {
 bool may_be_cells(const Ss2dSize& size, Pass pass) {
   const bool whole = size.height % kCellSide == 0 && size.width % kCellSide == 0 &&
                      size.channels % kGpuChannels == 0;
+  const int64_t line = std::max(size.height, size.width);
   return packs(size) && whole && size.record() <= kGpuOnChipNumbers && size.routes <= kCellRoutes &&
-         std::max(size.height, size.width) <= kCellLongestLine &&
+         line <= kCellLongestLine && line * size.channels < kCellMostNumbers &&
          (pass == Pass::kForward || size.out_dtype == size.dtype);
 }
 

@@ -41,25 +41,11 @@ __global__ void __launch_bounds__(32 * kSegmentWarps, kSegmentBlocks)
     else
       return args.x;
   }();
-  const PackedWeights<T, 1> weights(args, place, k);
-  const PackedFactors<T, 1> factors(args);
-  const int channel = lane_channel(args, place);
   const OwnLine line(route, group);
-  LineRecords<T, 1> records(args);
-  records.start(args, route, first_record(args, place, route, k), group, 0);
-  LineWalk<const Input> walk(
-      first_of_block(place, input) + route.pixel_origin * input.pixel + own_channel(args, place),
-      input.pixel, route, line.number, 0);
-  Two<Input> values[kGpuLineSteps];
-  const auto load = [&] {
-    records.template load<true>(kGpuLineSteps);
-    load_steps<true>(values, walk, kGpuLineSteps);
-  };
-  float rate[2];
-  for (int i = 0; i < 2; ++i)
-    rate[i] =
-        -exp2_approx(kLog2e * args.A_log[static_cast<int64_t>(k) * args.channels + channel + i]);
-  load();
+  LineTerms<T, Input, 1, kBackward> lines(args, place, route, k, group, line, 0, input);
+  const float rate[2] = {lines.rate[0], lines.rate[1]};
+  const int channel = lane_channel(args, place);
+  lines.template load<true>(kGpuLineSteps);
 
   int left = route.length / kGpuLineSteps;
   const int64_t first_line = (place.slot * args.routes + k) * route.lines + line.number;
@@ -76,13 +62,12 @@ __global__ void __launch_bounds__(32 * kSegmentWarps, kSegmentBlocks)
   };
 #pragma unroll 1
   for (; left > 0; --left) {
-    float delta[kGpuLineSteps][2], B[kGpuLineSteps], C[kGpuLineSteps], terms[kGpuLineSteps][2];
-    weights.multiply(records.columns, delta);
-    factors.multiply(records.columns, B, C);
-#pragma unroll
-    for (int t = 0; t < kGpuLineSteps; ++t)
-      for (int c = 0; c < 2; ++c) terms[t][c] = values[t][c] * (kBackward ? C[t] : B[t]);
-    if (left > 1) records.move(kGpuLineSteps), walk.move(kGpuLineSteps), load();
+    float delta[kGpuLineSteps][2], terms[kGpuLineSteps][2];
+    lines.multiply(delta, terms);
+    if (left > 1) {
+      lines.move(kGpuLineSteps);
+      lines.template load<true>(kGpuLineSteps);
+    }
     store(at);
     at += next;
 #pragma unroll

@@ -50,30 +50,14 @@ __global__ void __launch_bounds__(32 * kPieceWarps, kHalves == 1 ? kPieceBlocks 
     else
       return args.x;
   }();
-  const PackedWeights<T, kHalves> weights(args, place, k);
-  const PackedFactors<T, kHalves> factors(args);
-  const int channel = lane_channel(args, place);
   int tile = back ? tiles - 1 - begun : begun;
   const int before = !back ? tile * side : begun > 0 ? route.length - (tile + 1) * side : 0;
   const OwnLine line(route, group);
-  LineRecords<T, kHalves> records(args);
-  records.start(args, route, first_record(args, place, route, k), group, before);
-  LineWalk<const Input> walk_in(
-      first_of_block(place, input) + route.pixel_origin * input.pixel + own_channel(args, place),
-      input.pixel, route, line.number, before);
-  Two<Input> values[kGpuLineSteps];
-  const auto load = [&](int steps) {
-    whole_or_part(steps, [&]<bool kWhole>() {
-      records.template load<kWhole>(steps);
-      load_steps<kWhole>(values, walk_in, steps);
-    });
-  };
+  LineTerms<T, Input, kHalves, kBackward> lines(args, place, route, k, group, line, before, input);
+  const int channel = lane_channel(args, place);
   const bool stores =
       line.exists && place.group * kGpuChannels + 2 * (threadIdx.x % 32 / 4) < args.channels;
-  float rate[2];
-  for (int i = 0; i < 2; ++i)
-    rate[i] =
-        -exp2_approx(kLog2e * args.A_log[static_cast<int64_t>(k) * args.channels + channel + i]);
+  const float rate[2] = {lines.rate[0], lines.rate[1]};
 
   const auto steps_of_tile = [&] { return min(side, route.length - tile * side); };
   // The pieces of the lane's line, in the order of the walk.
@@ -84,15 +68,11 @@ __global__ void __launch_bounds__(32 * kPieceWarps, kHalves == 1 ? kPieceBlocks 
       transfers + ((place.slot * args.routes + k) * args.pieces + piece) * args.channels + channel;
 
   int left = steps_of_tile();  // of the tile, from the segment at hand on
-  load(left);
+  lines.load(left);
   float length[2] = {}, offset[2] = {};
   for (int todo = min(kPieceTiles, tiles - begun); todo > 0;) {
-    float delta[kGpuLineSteps][2], B[kGpuLineSteps], C[kGpuLineSteps], terms[kGpuLineSteps][2];
-    weights.multiply(records.columns, delta);
-    factors.multiply(records.columns, B, C);
-#pragma unroll
-    for (int t = 0; t < kGpuLineSteps; ++t)
-      for (int c = 0; c < 2; ++c) terms[t][c] = values[t][c] * (kBackward ? C[t] : B[t]);
+    float delta[kGpuLineSteps][2], terms[kGpuLineSteps][2];
+    lines.multiply(delta, terms);
     const int count = min(left, kGpuLineSteps);
     left -= count;
     const bool ends = left == 0;
@@ -101,7 +81,7 @@ __global__ void __launch_bounds__(32 * kPieceWarps, kHalves == 1 ? kPieceBlocks 
       tile += back ? -1 : 1;
       if (todo > 0) left = steps_of_tile();
     }
-    if (left > 0) records.move(count), walk_in.move(count), load(left);
+    if (left > 0) lines.move(count), lines.load(left);
 
     const auto walk = [&]<bool kWhole>() {
 #pragma unroll

@@ -180,8 +180,8 @@ int64_t kept_bytes_of(const Size&, const Plan& plan) {
   if constexpr (requires { plan.kept_bytes; }) return plan.kept_bytes;
   return 0;
 }
-int64_t kept_bytes_of(const Ss2dSize& size, const Ss2dGpuPlan& plan) {
-  return plan.kept ? gpu_kept_states(size) * static_cast<int64_t>(sizeof(float)) : 0;
+int64_t kept_bytes_of(const Ss2dSize& size, const Ss2dGpuPlan&) {
+  return size.kept_states ? gpu_kept_states(size) * static_cast<int64_t>(sizeof(float)) : 0;
 }
 
 // What a pass of an operator would be, or why the device cannot run it.

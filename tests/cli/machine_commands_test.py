@@ -237,6 +237,13 @@ class MachineCommands(unittest.TestCase):
                    "h100").stdout
         self.assertIn("a lane walks one of them", text)
         self.assertLessEqual(max(map(len, text.splitlines())), 80)
+        large = "batch=32,channels=96,height=128,width=128,rank=6,states=1"
+        planned = plan("ss2d", large, "--dtype", "bfloat16")
+        self.assertEqual([planned[way]["cells"] for way in ("forward", "backward")], [True, True])
+        text = run("plan", "ss2d", "--shape", large, "--dtype", "bfloat16", "--device",
+                   "h100").stdout
+        self.assertIn("a warp a cell of 8 x 8 pixels", text)
+        self.assertLessEqual(max(map(len, text.splitlines())), 80)
         text = run("plan", "ss2d", "--shape", shape + "16", "--device", "h100").stdout
         self.assertIn("With 16 states the operator for LibTorch", " ".join(text.split()))
         for direction in ("forward", "backward"):

@@ -625,6 +625,19 @@ TEST_P(Ss2dGpuCells, AgreeWithReference) {
   size.out_dtype = GetParam().out_dtype;
   EXPECT_EQ(plan(size, Pass::kBackward, narrow_gpu()).cells, size.out_dtype == size.dtype);
   expect_right(narrow_gpu());
+  // Lines, by a device that a plane does not fill, add up in another order: other bits, where float32 numbers show them.
+  Gpu wide = narrow_gpu();
+  wide.multiprocessors = 10000;
+  EXPECT_FALSE(plan(size, Pass::kForward, wide).cells);
+  Sample cells(GetParam()), lines(GetParam());
+  run_on_gpu(cells, narrow_gpu(), true);
+  run_on_gpu(lines, wide, true);
+  if (GetParam().misalign > 0) return;
+  if (size.out_dtype != size.dtype) {
+    EXPECT_NE(cells.out.bytes(), lines.out.bytes());
+  } else if (GetParam().misaligned_gradient == 0) {
+    EXPECT_NE(cells.gA_log.bytes(), lines.gA_log.bytes());
+  }
 }
 std::vector<Case> planes_in_cells() {
   std::vector<Case> cases;
@@ -655,7 +668,7 @@ std::vector<Case> planes_in_cells() {
                      .rank = 6,
                      .dtype = DType::kBFloat16,
                      .out_dtype = DType::kBFloat16});
-  for (const int misaligned_gradient : {0, 2})
+  for (const int misaligned_gradient : {0, 2, 1})
     cases.push_back({.batch = 1,
                      .channels = 16,
                      .height = 64,
@@ -663,7 +676,7 @@ std::vector<Case> planes_in_cells() {
                      .rank = 6,
                      .dtype = DType::kBFloat16,
                      .out_dtype = DType::kBFloat16,
-                     .misalign = 2 - misaligned_gradient,
+                     .misalign = misaligned_gradient > 0 ? misaligned_gradient % 2 : 2,
                      .misaligned_gradient = misaligned_gradient});
   return cases;
 }
@@ -713,6 +726,10 @@ TEST(Ss2dGpuOperator, SlicesOfTheBatchGiveTheSameBits) {
                  .out_dtype = kind == 2 ? half : DType::kFloat32};
     const Gpu gpu = kind == 0 ? small_gpu() : kind == 1 ? test_gpu() : narrow_gpu();
     Sample whole(c), sliced(c);
+    Ss2dSize size = size_of(whole.problem);
+    size.kept_states = keep_states;
+    for (const Pass pass : {Pass::kForward, Pass::kBackward})
+      EXPECT_EQ(plan(size, pass, gpu).cells, kind == 2);
     run_on_gpu(whole, gpu, keep_states);
     run_on_gpu(sliced, gpu, keep_states, 1);
     EXPECT_EQ(whole.out.bytes(), sliced.out.bytes());
@@ -811,26 +828,32 @@ TEST(Ss2dGpuOperator, TwoRunsGiveTheSameBits) {
 }
 
 // A number that is none, in x, in a record's dts or in a state's rate, spoils what it reaches and nothing else: its channel, or all
-// channels of its image. On one tile and on several, with one state and with two.
+// channels of its image. On one tile and on several, in cells with spare numbers in records, with one state and with two.
 TEST(Ss2dGpuOperator, NotFiniteInputStaysInItsChannelOrImage) {
   if (!have_gpu()) GTEST_SKIP() << why_no_test_gpu();
+  enum Kind { kWhole, kTiles, kCells };
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16})
     for (const int64_t states : {1, 2})
-      for (const bool tiles : {false, true}) {
+      for (const Kind kind : {kWhole, kTiles, kCells}) {
+        const bool cells = kind == kCells;
+        if (cells && (states > 1 || size_of(dtype) > 2)) continue;
         const Case c{.batch = 2,
-                     .channels = 18,
-                     .height = 9,
-                     .width = 16,
+                     .channels = cells ? 32 : 18,
+                     .height = cells ? 64 : 9,
+                     .width = cells ? 56 : 16,
                      .states = states,
-                     .rank = 6,
-                     .dtype = dtype};
-        SCOPED_TRACE(::testing::Message() << c << " tiles " << tiles);
-        const Gpu gpu = tiles ? small_gpu(gpu_line_route_bytes(8)) : test_gpu();
+                     .rank = cells ? 4 : 6,
+                     .dtype = dtype,
+                     .out_dtype = cells ? dtype : DType::kFloat32};
+        SCOPED_TRACE(::testing::Message() << c << " kind " << kind);
+        const Gpu gpu = kind == kTiles ? small_gpu(gpu_line_route_bytes(8))
+                        : cells        ? narrow_gpu()
+                                       : test_gpu();
         Sample clean(c), of_x(c), of_dts(c), of_rate(c);
         of_x.x.set(0, 3, 4, 5, NAN);
         of_dts.projection.set(1, 30, c.rank + 2 * states + 1, 0, INFINITY);  // of the second route
         of_rate.A_log.set(7, 0, 0, 0, NAN);
-        for (Sample* sample : {&clean, &of_x, &of_dts, &of_rate}) run_on_gpu(*sample, gpu);
+        for (Sample* sample : {&clean, &of_x, &of_dts, &of_rate}) run_on_gpu(*sample, gpu, cells);
         for_each_index(clean.out.view().shape, [&](int64_t b, int64_t d, int64_t i, int64_t j) {
           const auto same = [&](const Sample& other, bool reached) {
             if (reached) return;

@@ -154,7 +154,7 @@ TEST(Ss2dGpuPlan, PlanesThatFillTheDeviceAreCells) {
   const auto unkept = [](Ss2dSize& size) { size.kept_states = false; };
   EXPECT_TRUE(planned(Pass::kForward, unkept).cells);
   EXPECT_FALSE(planned(Pass::kBackward, unkept).cells);
-  // Four kinds of GPUs have room for both passes; of one with less shared memory a multiprocessor has fewer blocks.
+  // Backward two blocks a multiprocessor do not fit every device.
   for (const char* device : {"rtx3090", "a100", "h100", "rtx4090"})
     for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
       const Ss2dSize size = {.batch = 64,
@@ -171,7 +171,8 @@ TEST(Ss2dGpuPlan, PlanesThatFillTheDeviceAreCells) {
       const Ss2dGpuPlan made = plan(size, pass, other);
       EXPECT_LE(made.shared_bytes, other.shared_per_block) << device;
       EXPECT_GE(made.blocks_per_multiprocessor, 1) << device;
-      EXPECT_TRUE(made.cells || (pass == Pass::kBackward && !made.kept)) << device;
+      const bool small = other.shared_per_multiprocessor < 150 * 1024;
+      EXPECT_EQ(made.cells, pass == Pass::kForward || !small) << device;
     }
 }
 

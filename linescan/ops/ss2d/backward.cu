@@ -253,9 +253,8 @@ void launch_backward(const BackwardArguments<T>& args, const Ss2dGpuPlan& plan, 
   if constexpr (sizeof(T) == 2) {
     if (packs(args, plan)) {
       const bool several = args.states > 1;
-      args.segments ? launch_packed_cells(args, plan, images, stream)
-      : several     ? launch_packed_states_backward(args, plan, images, stream)
-                    : launch_packed_backward(args, plan, images, stream);
+      several ? launch_packed_states_backward(args, plan, images, stream)
+              : launch_packed_backward(args, plan, images, stream);
       if (plan.stores_delta) {
         const auto multiply =
             plan.at_once ? multiply_delta_gradient_at_once<T> : multiply_delta_gradient<T>;
@@ -297,10 +296,10 @@ void run_backward(const Ss2dProblem& p, const Ss2dGradients& g, const Ss2dGpuPla
     float2* segments = nullptr;
     if constexpr (sizeof(T) == 2)
       if (packed && takes_cells(args, plan)) segments = reinterpret_cast<float2*>(parts.segments);
-    const bool planned = packed && (!plan.cells || segments);  // the kernel, that is
+    const bool on_lines = packed && plan.cells && !segments;
     args.parameter_sums = {packed ? parts.parameters : parts.weights,
-                           (planned ? plan.block : plan.general_block) / 32, stored ? 0 : args.rank,
-                           false};
+                           (packed && !on_lines ? plan.block : plan.general_block) / 32,
+                           stored ? 0 : args.rank, false};
     const int64_t pieces = plan.piece_floats(size);
     const int64_t image_segments = gpu_workspace(size, plan).segments / 2;
     const int64_t slice = packed ? plan.slice : gpu_workspace(size, plan).general_slice(plan.slice);

@@ -43,7 +43,7 @@ template <typename T>
 void launch_packed_states_backward(const BackwardArguments<T>& args, const Ss2dGpuPlan& plan,
                                    int64_t images, GpuStream stream);
 
-// packed_cells_backward.cu: as packed_backward.cu in cells, as gpu_forward.cuh has it.
+// packed_cells_backward.cu: as packed_backward.cu in cells; args.segments has been filled. takes_cells: see gpu_forward.cuh.
 template <typename T>
 bool takes_cells(const BackwardArguments<T>& args, const Ss2dGpuPlan& plan);
 template <typename T>

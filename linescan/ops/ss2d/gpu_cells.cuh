@@ -24,13 +24,10 @@ bool whole_sixteens(const GpuPlanes<T>& planes, int64_t element_bytes, int64_t w
          reinterpret_cast<std::uintptr_t>(planes.data) % 16 == 0 &&
          width * planes.pixel * element_bytes < int64_t{1} << 28;
 }
-// And whether a problem is one for them, if they can read and write the rest: as the plan expected.
+// And whether a problem is one for them, as the plan expected, if they can read and write the rest.
 template <typename T>
 bool packed_cells(const Ss2dGpuArguments<T>& args, const Ss2dGpuPlan& plan) {
-  const bool records =
-      args.record % 8 != 0 || reinterpret_cast<std::uintptr_t>(args.projection) % 16 == 0;
-  return plan.cells && packed_halves(args) == 1 && whole_sixteens(args.x, sizeof(T), args.width) &&
-         records;
+  return plan.cells && packed_halves(args) == 1 && whole_sixteens(args.x, sizeof(T), args.width);
 }
 
 // Which cell of the block's tile a warp is at.
@@ -38,17 +35,17 @@ struct Cell {
   int row, column;
 };
 
-// Where a lane's numbers are in a tensor along a route, in bytes.
+// Where the block's numbers are in a tensor along a route, in bytes: lanes add where theirs are.
 struct alignas(16) CellWalk {
-  const char* first;  // of the tile's first cell, on the first line of a half
+  const char* first;  // of the tile's first cell, on its first line
   int row, column;    // to the cells below and beside
-  int line, step;     // to the next line, and the next step
+  int line, step;     // to the next line, and, of records, the next step
 
   __device__ __forceinline__ const char* at(const Cell& cell, int number) const {
     return first + (cell.row * row + cell.column * column + number * line);
   }
 };
-// And in a cell in shared memory. swap: see CellSums.
+// And in a cell in shared memory. swap, of sums: see there.
 struct alignas(16) CellOrder {
   int first, line, step, swap;
 

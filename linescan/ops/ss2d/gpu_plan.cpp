@@ -195,8 +195,9 @@ bool walks_states(const Ss2dSize& size, int64_t shared_bytes) {
 
 const char* kernels_of(const Ss2dGpuPlan& plan) {
   if (plan.cells)
-    return "packed, a warp a cell of 8 x 8 pixels where addresses are multiples of sixteen\n"
-           "                  bytes, else a lane a line where strides are even; else general";
+    return "packed: a warp a cell of 8 x 8 pixels where addresses allow\n"
+           "                  sixteen bytes at a time; a lane a line where strides\n"
+           "                  are even; else general";
   if (plan.packed) return "packed, where sizes and strides are even; else general";
   return plan.walks_states ? "packed for several states where strides are even; else general"
                            : "general";
@@ -337,7 +338,7 @@ Ss2dGpuPlan plan(const Ss2dSize& size, Pass pass, const Gpu& gpu) {
   const int64_t cell_bytes = gpu_cell_bytes(size.routes, pass);
   plan.cells = plan.pieces > 0 && may_be_cells(size, pass) && (!backward || plan.kept) &&
                plan.tile_height % kCellSide == 0 && plan.tile_width % kCellSide == 0 &&
-               cell_bytes <= plan.shared_limit &&
+               cell_bytes <= plan.shared_limit && blocks_of(cell_bytes) >= kCellFewestBlocks &&
                size.batch * plan.blocks_an_image() >= kCellFewestBlocks * gpu.multiprocessors;
   if (plan.cells) warps = kCellWarps;
   plan.block = 32 * warps;
@@ -346,12 +347,11 @@ Ss2dGpuPlan plan(const Ss2dSize& size, Pass pass, const Gpu& gpu) {
                       : plan.sums_chunks
                           ? warps * kGpuChunkSums * int64_t{sizeof(float)} + packed_bytes(warps)
                           : plan.general_shared_bytes;
-  plan.blocks_per_multiprocessor =
-      std::min({blocks_of(plan.shared_bytes), plan.cells ? int64_t{kCellBlocks} : most / warps,
-                plan.walks_images ? kGpuImageBlocks
-                : plan.cells      ? (backward ? kCellBackwardBlocks : kCellBlocks)
-                : warps > 1       ? most_chains
-                                  : most});
+  const int64_t most_blocks = plan.cells          ? backward ? kCellBackwardBlocks : kCellBlocks
+                              : plan.walks_images ? std::min<int64_t>(most / warps, kGpuImageBlocks)
+                              : warps > 1         ? std::min(most / warps, most_chains)
+                                                  : most;
+  plan.blocks_per_multiprocessor = std::min(blocks_of(plan.shared_bytes), most_blocks);
   plan.warps_per_multiprocessor = plan.blocks_per_multiprocessor * warps;
 
   if (plan.stores_delta) {
@@ -423,7 +423,7 @@ std::string to_string(const Ss2dGpuPlan& plan) {
       "  tile            {} x {} pixels of {} channels, {} x {} tiles a plane\n",
       name_of(plan.pass), variant_of(plan), kernels_of(plan), plan.tile_height, plan.tile_width,
       kGpuChannels, plan.tile_rows, plan.tile_columns);
-  if (plan.pieces > 0)
+  if (plan.pieces > 0 && !plan.cells)
     text += fmt::format("  pieces          {}   parts of lines whose entering states come first\n",
                         plan.pieces);
   if (plan.stores_delta)

@@ -105,7 +105,7 @@ struct Ss2dGpuPlan {
   int64_t slice = 0;            // images that one launch of the scan works through
   int64_t grid = 0, block = 0;  // of one full slice; threads
   int64_t shared_bytes = 0, shared_limit = 0;
-  // Of the general kernels, which run in the packed ones' place.
+  // Of the general kernels, which run in the packed ones' place, and of those for lines.
   int64_t general_block = 0, general_shared_bytes = 0;
   int64_t blocks_per_multiprocessor = 0, warps_per_multiprocessor = 0;
   int64_t workspace_bytes = 0;

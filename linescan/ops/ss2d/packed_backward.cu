@@ -203,6 +203,7 @@ bool packs_backward(const BackwardArguments<T>& args) {
 template <typename T>
 void launch_packed_backward(const BackwardArguments<T>& args, const Ss2dGpuPlan& plan,
                             int64_t images, GpuStream stream) {
+  if (args.segments) return launch_packed_cells(args, plan, images, stream);
   const auto run = [&]<typename G>() {
     if (args.pieces > 0)
       return launch_packed_lines<G>(args, packed_halves(args), plan, images, stream);

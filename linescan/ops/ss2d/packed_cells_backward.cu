@@ -189,10 +189,15 @@ __global__ void __launch_bounds__(32 * kCellWarps, kCellBackwardBlocks)
         float c[2] = {fmaf(now.segment.x, now.end.x, now.segment.y),
                       fmaf(now.segment.z, now.end.y, now.segment.w)};
         __syncwarp();  // the half's records have been read
+        // Of numbers that records do not have, which may be none if a channel's gradient is, it is the rows' padding that takes them.
+        const int number = MultipliedDelta<T>::row();
+        const bool stays = number < args.record;
+        char* const place_of_line =
+            of_route +
+            (stays ? own_records.at(line) : q * kCellRecordRow + kCellSide * kCellRecordPixel);
         CellGradients<T> gradients = {delta_gradient, ones,
-                                      of_route + own_records.at(line) +
-                                          MultipliedDelta<T>::row() * static_cast<int>(sizeof(T)),
-                                      own_records.step};
+                                      place_of_line + number * static_cast<int>(sizeof(T)),
+                                      stays ? own_records.step : 0};
         const CellSums own_sums(sums, route.sums, line);
         walk_back(s, c, parameters, own_sums, gradients, kCellSide);
         float4* const to = gathered + k * (2 * 32);
@@ -228,7 +233,9 @@ __global__ void __launch_bounds__(32 * kCellWarps, kCellBackwardBlocks)
 template <typename T>
 bool takes_cells(const BackwardArguments<T>& args, const Ss2dGpuPlan& plan) {
   const auto gout = args.template gout_as<T>();
-  return packed_cells(args, plan) && args.gout_dtype == kDTypeOf<T> &&
+  const bool records = args.record < kGpuOnChipNumbers ||
+                       reinterpret_cast<std::uintptr_t>(args.projection) % 16 == 0;
+  return packed_cells(args, plan) && records && args.gout_dtype == kDTypeOf<T> &&
          whole_sixteens(gout, sizeof(T), args.width) &&
          whole_sixteens(args.gx, sizeof(T), args.width);
 }

@@ -1,7 +1,7 @@
 // ss2d on planes of several tiles: the states with which routes enter the tiles.
 //
-// A piece is the part of a line that lies in one tile. First every piece's effect on the state that
-// enters it (h -> factor h + offset), one thread a piece and channel; then the effects in the order
+// A piece is the part of a line that lies in one tile; in cells, a line. First every piece's effect on the
+// state that enters it (h -> factor h + offset), one thread a piece and channel; then the effects in the order
 // of the route, one after another. The scan proper (forward.cu) starts its lines with the result.
 // The gradient comes back likewise, from behind: c[t] = a[t] (C[t] gy[t] + c[t+1]).
 //

@@ -259,8 +259,8 @@ struct ChannelGradients {
   }
 };
 
-// Walks back through a segment of `valid` steps; `c` is the gradient that comes back from behind it, and becomes that which leaves it. Adds to the sums for gx and of the parameters, and hands on the
-// gradients of delta, B and C.
+// Walks back through a segment of `valid` steps; `c` is the gradient that comes back from behind it, and becomes that
+// which leaves it. Adds to the sums for gx and of the parameters, and hands on the gradients of delta, B and C.
 template <typename T, typename G, int kSteps, class Sums, class Gradients>
 __device__ __forceinline__ void walk_back(const BackwardSegment<T, G, kSteps>& s, float (&c)[2],
                                           ChannelGradients& parameters, const Sums& sums,

@@ -7,8 +7,6 @@
 // Numerics:  as packed_forward.cu; decays are multiplied up.
 // Reference: reference.cpp beside this file. Chosen by piece_states in tile_states.cu.
 
-#include <type_traits>
-
 #include "linescan/ops/ss2d/gpu_launch.cuh"
 #include "linescan/ops/ss2d/gpu_lines.cuh"
 
@@ -20,11 +18,11 @@ constexpr int kSegmentWarps = 4,
 constexpr int kSegmentLines = kSegmentWarps * kGpuSegments;
 
 // args.segments, transfers [slots, routes, pieces, channels]: (factor, offset). kBackward: of the gradient that comes
-// back, from gout of type G, whose walk begins at the lines' ends; else of the state. A route has `route_blocks` blocks; of
-// routes with fewer lines some have nothing to do.
-template <typename T, typename G, bool kBackward>
+// back, from the result's gradient as `input`, whose walk begins at the lines' ends; else of the state, from x. A route has
+// `route_blocks` blocks; of routes with fewer lines some have nothing to do.
+template <typename T, bool kBackward>
 __global__ void __launch_bounds__(32 * kSegmentWarps, kSegmentBlocks)
-    packed_segments_kernel(Ss2dGpuArguments<T> args, GpuPlanes<const G> gout, int route_blocks,
+    packed_segments_kernel(Ss2dGpuArguments<T> args, GpuPlanes<const T> input, int route_blocks,
                            float2* transfers) {
   BlockNumber number;
   const int channel_group = number.take(args.channel_groups);  // neighbours share the records
@@ -34,15 +32,8 @@ __global__ void __launch_bounds__(32 * kSegmentWarps, kSegmentBlocks)
   const int group = route_block * kSegmentWarps + static_cast<int>(threadIdx.x) / 32;
   if (group * kGpuSegments >= route.lines) return;
 
-  using Input = std::conditional_t<kBackward, G, T>;
-  const auto input = [&]() -> const GpuPlanes<const Input>& {
-    if constexpr (kBackward)
-      return gout;
-    else
-      return args.x;
-  }();
   const OwnLine line(route, group);
-  LineTerms<T, Input, 1, kBackward> lines(args, place, route, k, group, line, 0, input);
+  LineTerms<T, T, 1, kBackward> lines(args, place, route, k, group, line, 0, input);
   const float rate[2] = {lines.rate[0], lines.rate[1]};
   const int channel = lane_channel(args, place);
   lines.template load<true>(kGpuLineSteps);
@@ -84,14 +75,14 @@ __global__ void __launch_bounds__(32 * kSegmentWarps, kSegmentBlocks)
         channel);
 }
 
-template <typename T, typename G, bool kBackward>
-void launch_segments(const Ss2dGpuArguments<T>& args, const GpuPlanes<const G>& gout,
+template <typename T, bool kBackward>
+void launch_segments(const Ss2dGpuArguments<T>& args, const GpuPlanes<const T>& input,
                      int64_t images, float2* transfers, GpuStream stream) {
   const int64_t route_blocks =
       ceil_div(int64_t{std::max(args.height, args.width)}, int64_t{kSegmentLines});
-  launch("ss2d packed_segments", packed_segments_kernel<T, G, kBackward>,
+  launch("ss2d packed_segments", packed_segments_kernel<T, kBackward>,
          {images * args.routes * route_blocks * args.channel_groups, 32 * kSegmentWarps}, stream,
-         args, gout, static_cast<int>(route_blocks), transfers);
+         args, input, static_cast<int>(route_blocks), transfers);
 }
 
 }  // namespace
@@ -99,14 +90,14 @@ void launch_segments(const Ss2dGpuArguments<T>& args, const GpuPlanes<const G>& 
 template <typename T>
 void packed_segments(const Ss2dGpuArguments<T>& args, int64_t images, float2* transfers,
                      GpuStream stream) {
-  launch_segments<T, T, false>(args, {}, images, transfers, stream);
+  launch_segments<T, false>(args, args.x, images, transfers, stream);
 }
 template <typename T>
 void packed_returning_segments(const Ss2dGpuArguments<T>& args, const GpuPlanes<const void>& gout,
                                int64_t images, float2* transfers, GpuStream stream) {
   const GpuPlanes<const T> typed = {static_cast<const T*>(gout.data), gout.batch, gout.channel,
                                     gout.pixel};
-  launch_segments<T, T, true>(args, typed, images, transfers, stream);
+  launch_segments<T, true>(args, typed, images, transfers, stream);
 }
 
 template void packed_segments(const Ss2dGpuArguments<Float16>&, int64_t, float2*, GpuStream);
